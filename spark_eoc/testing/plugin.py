@@ -1,0 +1,1 @@
+"""pytest plugin: real servers, processes and schedules as fixtures."""
