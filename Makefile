@@ -1,2 +1,52 @@
-check:
-	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Arguments go on with ARGS: make demo ARGS='--rows 50000 --kills 12 --seed 7'
+ARGS ?=
+# Two test processes: most of the suite waits for servers and restarts, not for a core.
+WORKERS ?= 2
+
+NEW := .ci/with .venv
+OLD := .ci/with .venv-4.0
+
+.NOTPARALLEL:
+.PHONY: help setup setup-test demo test check compat suite soak bench failpoints clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup:  ## install what is missing (apt, .venv), and say so
+	@.ci/setup
+
+setup-test:
+	@.ci/setup test
+
+demo: setup  ## 336,776 real rows, real kills, both sinks, then the count of lost and doubled rows
+	@$(NEW) spark-eoc demo $(ARGS)
+
+test: setup-test check compat suite  ## what CI runs: checks, then the tests on both pysparks
+
+check: setup  ## ruff and mypy
+	@$(NEW) ruff check .
+	@$(NEW) ruff format --check .
+	@$(NEW) mypy
+
+compat: setup-test  ## the source's and writers' tests on the oldest supported pyspark
+	@$(OLD) pytest -n $(WORKERS) --dist loadfile -m 'compat and not slow and not bench' $(ARGS)
+
+suite: setup  ## the whole default suite on the newest pyspark
+	@$(NEW) pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+soak: setup  ## 100 kills of random kinds and instants, both sinks; seed and counts are printed
+	@$(NEW) pytest -s -m slow -n 0 $(ARGS)
+
+failpoints: setup  ## each failpoint once for each sink, on real Spark, as a list
+	@$(NEW) python -m spark_eoc.testing.failpoints $(ARGS)
+
+bench: setup  ## the figures of the README, as ratios measured side by side (quiet machine, please)
+	@$(NEW) python tests/bench/run.py $(ARGS)
+
+clean:  ## remove what the targets above made
+	rm -rf .venv .venv-4.0 .setup build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \
+		.hypothesis spark-warehouse metastore_db derby.log
+	find spark_eoc tests -name __pycache__ -prune -exec rm -rf {} +
