@@ -1,0 +1,1 @@
+"""Everything that tests share is shipped in ``spark_eoc.testing.plugin``."""
