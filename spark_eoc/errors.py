@@ -84,6 +84,10 @@ class ProtocolError(SparkEocError):
     """A peer of the acknowledged protocol said something that its state does not allow."""
 
 
+class UnacknowledgedError(SparkEocError):
+    """Lines were not acknowledged in time; the producer keeps them and sends them again."""
+
+
 class FencedError(SparkEocError):
     """Another run has taken over; this one wrote nothing since, and must stop."""
 

@@ -1,0 +1,6 @@
+"""Takes lines from sockets, as a client or as a listener, and makes them durable in a buffer."""
+
+from spark_eoc.receiver.options import ReceiverOptions
+from spark_eoc.receiver.receiver import Receiver, ReceiverStats
+
+__all__ = ["Receiver", "ReceiverOptions", "ReceiverStats"]
