@@ -76,6 +76,10 @@ class RecordTooLargeError(LogError):
     """One line is longer than the limit, or than a frame can hold."""
 
 
+class BadLineError(LogError):
+    """A line is not valid UTF-8 where only that is allowed; names its offset."""
+
+
 class LogClosedError(LogError):
     """The log was closed, or poisoned by a failed write or fsync; it takes nothing more."""
 

@@ -1,0 +1,353 @@
+"""The options of ``format("replayable_socket")``: one table, checked when the frame is built.
+
+Nothing here touches a disk or a network: creating a frame, its schema and ``explain()`` must
+never connect or lock.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_eoc.errors import ConfigError
+
+#: How far back the log keeps what every consumer has passed, for restored checkpoints.
+DEFAULT_RETENTION_MS = 60 * 60 * 1000
+DEFAULT_SEGMENT_BYTES = 64 * 1024 * 1024
+DEFAULT_MAX_LINE_BYTES = 16 * 1024 * 1024
+#: A segment and the frames of one flush are addressed by 32-bit Arrow offsets.
+LARGEST_SEGMENT_BYTES = 1024 * 1024 * 1024
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+_AGES = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What the log keeps although every consumer has passed it: by age, by size, or both."""
+
+    age_ms: int | None = DEFAULT_RETENTION_MS
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The checked options; the name of each field is Spark's name in snake case.
+
+    Sizes are bytes, times milliseconds, addresses ``(host, port)``. ``starting_offsets`` is
+    :data:`EARLIEST`, :data:`LATEST` or the number of a record.
+    """
+
+    buffer_path: str
+    connect: tuple[str, int] | None = None
+    listen: tuple[str, int] | None = None
+    consumer: str = "default"
+    include_timestamp: bool = False
+    include_offset: bool = False
+    starting_offsets: str | int = EARLIEST
+    max_rows_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_partitions: int = 1
+    max_rows_per_partition: int = 250_000
+    fail_on_data_loss: bool = True
+    encoding_errors: str = "replace"
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    on_oversize_line: str = "error"
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    flush_interval_ms: int = 10
+    max_buffer_bytes: int | None = None
+    retention: Retention = Retention()
+    takeover_ms: int | None = None
+    token: str | None = field(default=None, repr=False)
+    tls_cert: str | None = None
+    tls_key: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    max_connections: int | None = None
+    idle_timeout_ms: int | None = None
+
+    @property
+    def receives(self) -> bool:
+        """Whether this source fills the buffer itself, or only reads what others fill."""
+        return self.connect is not None or self.listen is not None
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Options as Spark delivers them, keys in any case, to checked ones.
+
+    Raises :class:`ConfigError` that names the option, its value and the remedy.
+    """
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        name = _known_name(key)
+        values[name] = _OPTIONS[name](name, text)
+    _check_addresses(values)
+    _check_scope(values)
+    _check_sizes(values)
+    return SourceOptions(**_fields(values))
+
+
+# --- one option ---------------------------------------------------------------------------
+
+
+def _known_name(key: str) -> str:
+    by_lower_case = {name.lower(): name for name in _OPTIONS}
+    found = by_lower_case.get(key.lower())
+    if found is not None:
+        return found
+    if key.lower() == "path":
+        raise ConfigError(
+            "load() takes no path here",
+            next_step="call load() without one, and name the buffer with option bufferPath",
+            option=key,
+        )
+    near = difflib.get_close_matches(key.lower(), by_lower_case, n=1, cutoff=0.0)
+    raise ConfigError(
+        f"replayable_socket has no option {key!r}",
+        next_step=f"did you mean {by_lower_case[near[0]]!r}? All options: {', '.join(_OPTIONS)}",
+        option=key,
+    )
+
+
+def _refused(name: str, text: object, remedy: str) -> ConfigError:
+    return ConfigError(f"option {name} is {text!r}", next_step=remedy, option=name, value=str(text))
+
+
+def _whole_number(least: int, most: int | None = None) -> Callable[[str, str], int]:
+    within = f"from {least} to {most}" if most is not None else f"of at least {least}"
+
+    def parse(name: str, text: str) -> int:
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
+            raise _refused(name, text, f"give a whole number {within}, digits only")
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise _refused(name, text, f"give a whole number {within}")
+        return number
+
+    return parse
+
+
+def _truth(name: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise _refused(name, text, "give true or false")
+    return word == "true"
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise _refused(name, text, f"give one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise _refused(name, text, "give a value, or leave the option out")
+    return text.strip()
+
+
+def _secret(name: str, text: str) -> str:
+    if not text:
+        raise _refused(name, text, "give a value, or leave the option out")
+    return text
+
+
+def _file(name: str, text: str) -> str:
+    return os.path.abspath(os.path.expanduser(_text(name, text)))
+
+
+def _buffer_path(name: str, text: str) -> str:
+    path = _text(name, text)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
+        raise _refused(
+            name, text, "give a plain path on a disk that can append and fsync, without a scheme"
+        )
+    if re.match(r"/(dbfs|Volumes)(/|$)", path):
+        raise _refused(
+            name,
+            text,
+            "this path can't append and fsync; give a local disk such as /local_disk0/eoc",
+        )
+    return _file(name, path)
+
+
+def _consumer(name: str, text: str) -> str:
+    word = text.strip()
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", word):
+        raise _refused(
+            name, text, "give 1 to 100 letters, digits, '.', '_' or '-', not beginning with '.'"
+        )
+    return word
+
+
+def _starting_offsets(name: str, text: str) -> str | int:
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    if re.fullmatch(r"[0-9]{1,18}", word):
+        return int(word)
+    raise _refused(name, text, f"give {EARLIEST}, {LATEST} or the number of a record")
+
+
+def _address(name: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise _refused(name, text, "give host:port, such as 127.0.0.1:9999")
+    return host, _port(name, port)
+
+
+_port = _whole_number(1, 65535)
+
+
+def _retention(name: str, text: str) -> Retention:
+    limits: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,15})\s*([A-Za-z]+)\s*", part)
+        unit = match.group(2).lower() if match else ""
+        table, limit = (_AGES, "age_ms") if unit in _AGES else (_SIZES, "size_bytes")
+        if match is None or unit not in table or limit in limits:
+            raise _refused(
+                name,
+                text,
+                "give an age (ms, s, min, h, d), a size (B, KiB, MiB, GiB, TiB), "
+                "or both with a comma, such as '12h, 20GiB'",
+            )
+        limits[limit] = int(match.group(1)) * table[unit]
+    return Retention(age_ms=limits.get("age_ms"), size_bytes=limits.get("size_bytes"))
+
+
+#: Every option with its reader, in the order in which messages list them.
+_OPTIONS: dict[str, Callable[[str, str], Any]] = {
+    "host": _text,
+    "port": _port,
+    "listen": _address,
+    "bufferPath": _buffer_path,
+    "consumer": _consumer,
+    "includeTimestamp": _truth,
+    "includeOffset": _truth,
+    "startingOffsets": _starting_offsets,
+    "maxRowsPerTrigger": _whole_number(1),
+    "maxBytesPerTrigger": _whole_number(1),
+    "minPartitions": _whole_number(1, 100_000),
+    "maxRowsPerPartition": _whole_number(1),
+    "failOnDataLoss": _truth,
+    "encodingErrors": _one_of("replace", "strict", "binary"),
+    "maxLineBytes": _whole_number(1, LARGEST_SEGMENT_BYTES // 2),
+    "onOversizeLine": _one_of("error", "truncate", "skip"),
+    "segmentBytes": _whole_number(4096, LARGEST_SEGMENT_BYTES),
+    "flushIntervalMs": _whole_number(0, 60_000),
+    "maxBufferBytes": _whole_number(1),
+    "retention": _retention,
+    "takeoverMs": _whole_number(1),
+    "token": _secret,
+    "tlsCert": _file,
+    "tlsKey": _file,
+    "tlsCa": _file,
+    "maxConnections": _whole_number(1, 100_000),
+    "idleTimeoutMs": _whole_number(1),
+}
+
+OPTION_NAMES: tuple[str, ...] = tuple(_OPTIONS)
+
+# --- combinations -------------------------------------------------------------------------
+
+_LISTEN_ONLY = ("token", "tlsCert", "tlsKey", "tlsCa", "maxConnections", "idleTimeoutMs")
+_WRITER_ONLY = (
+    "maxLineBytes",
+    "onOversizeLine",
+    "segmentBytes",
+    "flushIntervalMs",
+    "maxBufferBytes",
+    "retention",
+    "takeoverMs",
+)
+
+
+def _check_addresses(values: Mapping[str, Any]) -> None:
+    if "bufferPath" not in values:
+        raise ConfigError(
+            "option bufferPath is missing",
+            next_step="name a folder on a disk that survives restarts of the driver",
+            option="bufferPath",
+        )
+    if "listen" in values and ("host" in values or "port" in values):
+        raise ConfigError(
+            "host and port connect to a sender, listen waits for senders; both are given",
+            next_step="leave out either listen or host and port",
+            option="listen",
+        )
+    for one, other in (("host", "port"), ("port", "host")):
+        if one in values and other not in values:
+            raise ConfigError(
+                f"option {one} is given without {other}",
+                next_step=f"give {other} too, or listen, or neither to only read the buffer",
+                option=other,
+            )
+
+
+def _check_scope(values: Mapping[str, Any]) -> None:
+    if "listen" not in values:
+        _refuse_without(values, _LISTEN_ONLY, "listen", "give listen, or leave it out")
+        if "host" not in values:
+            _refuse_without(
+                values,
+                _WRITER_ONLY,
+                "host and port, or listen",
+                "give it to the receiver that fills the buffer, or leave it out",
+            )
+    if ("tlsCert" in values) != ("tlsKey" in values):
+        raise ConfigError(
+            "tlsCert and tlsKey work together; only one is given",
+            next_step="give both, as PEM files",
+            option="tlsCert",
+        )
+    if "tlsCa" in values and "tlsCert" not in values:
+        raise ConfigError(
+            "tlsCa asks for client certificates, which needs TLS",
+            next_step="give tlsCert and tlsKey too",
+            option="tlsCa",
+        )
+
+
+def _refuse_without(
+    values: Mapping[str, Any], names: Iterable[str], needed: str, remedy: str
+) -> None:
+    for name in names:
+        if name in values:
+            raise ConfigError(
+                f"option {name} has no effect without {needed}", next_step=remedy, option=name
+            )
+
+
+def _check_sizes(values: Mapping[str, Any]) -> None:
+    segment_bytes = values.get("segmentBytes", DEFAULT_SEGMENT_BYTES)
+    limit = values.get("maxBufferBytes")
+    if limit is not None and limit < 4 * segment_bytes:
+        raise _refused(
+            "maxBufferBytes",
+            limit,
+            f"give at least 4 segments, which is {4 * segment_bytes}, or a smaller segmentBytes",
+        )
+
+
+def _fields(values: dict[str, Any]) -> dict[str, Any]:
+    fields = {_snake_case(name): value for name, value in values.items()}
+    host, port = fields.pop("host", None), fields.pop("port", None)
+    if host is not None:
+        fields["connect"] = (host, port)
+    return fields
+
+
+def _snake_case(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: "_" + letter.group().lower(), name)
