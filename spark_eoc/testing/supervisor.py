@@ -1,0 +1,268 @@
+"""Keeps a query script running while a schedule kills it, as a service manager would.
+
+    supervisor = Supervisor(
+        [sys.executable, "query.py"],
+        folder=tmp,                                # the runs' logs
+        progress=lambda: rows_in_sink(),           # grows while the run works
+        servers={Kill.MARIADB: mariadb},
+    )
+    with supervisor:
+        supervisor.carry_out(KillSchedule(seed, count=10, kinds=PROCESS_KILLS))
+        supervisor.until(lambda: rows_in_sink() >= sent, timeout=60, what="all rows in the sink")
+    supervisor.strikes, supervisor.starts, supervisor.unexpected
+
+A run that ends is started again. It may end because it was killed, or because its query failed
+(a killed Python worker or source runner does that, and a database that stays away).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from spark_eoc.testing.kills import Kill, Strike
+from spark_eoc.testing.processes import Part, ScriptRun
+from spark_eoc.testing.servers import Server
+from spark_eoc.testing.wait import WaitTimeoutError
+
+T = TypeVar("T")
+
+
+class NoProgressError(AssertionError):
+    """Run after run ended, or one run stood still; the message ends with the newest log."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the supervisor did or saw, ``at`` seconds after it began: for progress displays.
+
+    ``kind`` is one of start, progress, kill, missed (no such process at that instant), end,
+    fenced (a run that was taken over has ended by itself).
+    """
+
+    at: float
+    kind: str
+    text: str
+    strike: Strike | None = None
+
+
+class Supervisor:
+    """Starts the script, restarts it whenever it ends, and carries out strikes on it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: str | os.PathLike[str],
+        progress: Callable[[], int],
+        env: Mapping[str, str] | None = None,
+        servers: Mapping[Kill, Server] | None = None,
+        on_event: Callable[[Event], None] = lambda event: None,
+        progress_timeout_s: float = 120.0,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``progress()`` is asked about 20 times a second and may raise while a server is down
+        (that counts as no progress). ``tick`` is called as often: for a display."""
+        self.command = list(command)
+        self.folder = Path(folder)
+        self.env = dict(env or {})
+        self.servers = dict(servers or {})
+        self.starts = 0
+        self.strikes: list[Strike] = []
+        self.missed: list[Strike] = []
+        self.unexpected: list[str] = []
+        self.fenced: list[str] = []
+        self.run: ScriptRun | None = None
+        self._runs: list[ScriptRun] = []
+        self._progress = progress
+        self._on_event = on_event
+        self._tick = tick
+        self._progress_timeout_s = progress_timeout_s
+        self._began = time.monotonic()
+        self._started_at = 0.0
+        self._ends_without_progress = 0
+
+    def __enter__(self) -> Supervisor:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> ScriptRun:
+        """Starts the next run; its log is ``run-NNN.log`` in the folder."""
+        self.starts += 1
+        log = self.folder / f"run-{self.starts:03}.log"
+        self.run = ScriptRun.start(self.command, log=log, env=self.env)
+        self._runs.append(self.run)
+        self._started_at = time.monotonic()
+        self._tell("start", f"run {self.starts} started")
+        return self.run
+
+    def close(self) -> None:
+        """Kills whatever is left of every run."""
+        for run in self._runs:
+            run.kill_all()
+
+    def carry_out(self, strikes: Iterable[Strike]) -> None:
+        """Every strike in turn; on return the newest run has been started and may be starting."""
+        for strike in strikes:
+            self._await_instant(strike)
+            self._strike(strike)
+
+    def until(self, condition: Callable[[], T], *, timeout: float, what: str) -> T:
+        """Waits for a condition while runs that end are started again; WaitTimeoutError."""
+        deadline = time.monotonic() + timeout
+        while True:
+            value = _or_none(condition)
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise WaitTimeoutError(f"{what}: not within {timeout:g} s, last seen {value!r}")
+            self._pause()
+            self._restart_if_ended()
+
+    # instants
+
+    def _await_instant(self, strike: Strike) -> None:
+        if strike.while_starting:
+            self._sleep_until(self._started_at + strike.after_s, restart=False)
+            return
+        self._await_progress()
+        self._sleep_until(time.monotonic() + strike.after_s, restart=True)
+
+    def _await_progress(self) -> None:
+        """Waits until this run, or one that replaced it, has moved ``progress`` on."""
+        seen = _or_none(self._progress)
+        deadline = time.monotonic() + self._progress_timeout_s
+        while True:
+            now = _or_none(self._progress)
+            if seen is None:
+                seen = now
+            elif now is not None and now > seen:
+                self._ends_without_progress = 0
+                self._tell("progress", f"{now} so far")
+                return
+            if time.monotonic() > deadline:
+                raise NoProgressError(
+                    f"no progress beyond {seen} in {self._progress_timeout_s:g} s: {self._tail()}"
+                )
+            self._pause()
+            self._restart_if_ended()
+
+    def _sleep_until(self, instant: float, *, restart: bool) -> None:
+        while time.monotonic() < instant:
+            self._pause(min(0.05, max(0.001, instant - time.monotonic())))
+            if restart:
+                self._restart_if_ended()
+
+    # strikes
+
+    def _strike(self, strike: Strike) -> None:
+        run = self._running()
+        if strike.kind is Kill.TAKEOVER:
+            self._take_over(run, strike)
+        elif strike.kind.is_server:
+            self._kill_server(strike)
+        else:
+            self._kill_part(run, strike)
+
+    def _running(self) -> ScriptRun:
+        return self.run if self.run is not None else self.start()
+
+    def _kill_part(self, run: ScriptRun, strike: Strike) -> None:
+        part = strike.kind.part
+        assert part is not None
+        pids = self._kill_when_there(run, part)
+        if not pids:
+            self.missed.append(strike)
+            self._tell("missed", f"{strike}: no such process", strike)
+            return
+        self.strikes.append(strike)
+        self._tell("kill", f"{strike}, pid {', '.join(map(str, pids))}", strike)
+        self._await_end(run, 30.0)
+
+    def _kill_when_there(self, run: ScriptRun, part: Part) -> list[int]:
+        """While a run starts, its parts come one after the other: waits up to 20 s for this one."""
+        deadline = time.monotonic() + 20
+        while not (pids := run.kill(part)) and run.running and time.monotonic() < deadline:
+            self._pause()
+        return pids
+
+    def _kill_server(self, strike: Strike) -> None:
+        server = self.servers[strike.kind]
+        server.kill()
+        self.strikes.append(strike)
+        self._tell("kill", f"{strike}, down for {strike.hold_s:.1f} s", strike)
+        self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
+        server.restart()
+
+    def _take_over(self, old: ScriptRun, strike: Strike) -> None:
+        old.stop_all()
+        self.strikes.append(strike)
+        self._tell("kill", f"{strike}, all processes stopped", strike)
+        self.start()
+        try:
+            self._await_progress()
+        finally:
+            old.continue_all()
+        # The old run finds out at its next write; where it has nothing to write it may live on.
+        self._await_end(old, 60.0)
+        if old.running:
+            old.kill_all()
+        self.fenced.append(old.log)
+        self._tell("fenced", f"the run that was stopped ended with {old.exit_code}", strike)
+
+    def _await_end(self, run: ScriptRun, timeout: float) -> None:
+        """Waits for the run to be gone, then starts the next one if it was the current one.
+
+        A script may survive: an idle worker was killed, or it restarts its query by itself.
+        """
+        deadline = time.monotonic() + timeout
+        while run.running and time.monotonic() < deadline:
+            self._pause()
+        if run.running:
+            return
+        run.kill_all()  # a JVM outlives its Python for a second or two
+        if run is self.run:
+            self.start()
+
+    def _restart_if_ended(self) -> None:
+        run = self.run
+        if run is None or run.running:
+            return
+        self._ends_without_progress += 1
+        self.unexpected.append(f"{run.log_path.name} ended with {run.exit_code}")
+        self._tell("end", f"{run.log_path.name} ended by itself with {run.exit_code}")
+        if self._ends_without_progress > 5:
+            raise NoProgressError(f"six runs ended without progress: {self._tail()}")
+        run.kill_all()
+        self.start()
+
+    def _pause(self, seconds: float = 0.05) -> None:
+        self._tick()
+        time.sleep(seconds)
+
+    def _tail(self) -> str:
+        return self.run.log[-4000:] if self.run is not None else "no run"
+
+    def _tell(self, kind: str, text: str, strike: Strike | None = None) -> None:
+        self._on_event(Event(time.monotonic() - self._began, kind, text, strike))
+
+
+def _or_none(ask: Callable[[], T]) -> T | None:
+    """None while a server is down."""
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001  whatever the caller's driver raises means: not now
+        return None
