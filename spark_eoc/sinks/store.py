@@ -1,0 +1,97 @@
+"""What a database must offer to be written exactly once: the public base class of a sink.
+
+A third sink is one file with one subclass of :class:`Sink`, given to
+:class:`spark_eoc.sinks.writer.Writer`, which does everything that is common: identity,
+fingerprints, passes, verification. The decisions are pure functions in
+:mod:`spark_eoc.sinks.ledger`; a sink only makes them durable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spark_eoc.sinks.entries import LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.sinks.ledger import Close, Compare, Open
+from spark_eoc.sinks.rows import Rows
+
+OpenDecision = Callable[[LedgerView], "Open | Compare"]
+CloseDecision = Callable[[LedgerView, Sequence[UnitEntry]], "Close | None"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that will be written.
+
+    ``type`` is Spark's simple name of the frame's type (``decimal(38,18)``, ``timestamp_ntz``);
+    with ``json`` that type is nested and the rows hold its JSON text (UTC) instead.
+    """
+
+    name: str
+    type: str
+    json: bool = False
+
+
+class Sink(ABC):
+    """A database that makes rows and their ledger entry durable in one atomic step.
+
+    An instance is built by the user, travels to the tasks by pickle, and holds no connection: each
+    method opens what it needs and closes it, so the driver holds none over a job. Its repr and its
+    pickle's text show no secret. Methods raise errors of :mod:`spark_eoc.errors`; errors that may
+    pass (no connection, a lock held by another) are tried again inside, within a budget of
+    minutes, and end as SinkUnavailableError.
+    """
+
+    @abstractmethod
+    def check(self, columns: Sequence[Column]) -> str:
+        """On the driver, before a run's first batch: refuses what can't be written safely.
+
+        Creates the ledger's tables where there are any. Returns the target as the server names
+        it, without host, port or user: the default ``writer_id``. Raises ConfigError.
+        """
+
+    @abstractmethod
+    def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
+        """On the driver: locks the control entry, lets ``decide`` decide, makes it durable.
+
+        The view's history need only hold ``batch_id``. An :class:`Open` stores its control entry
+        (and with ``reset`` deletes all units and history of this writer in the same step); a
+        :class:`Compare` stores nothing. When the answer to the store is lost the whole is done
+        again; ``decide`` recognises its own token. Any error of ``decide`` passes through, and
+        nothing is stored.
+        """
+
+    @abstractmethod
+    def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
+        """On the driver, after ``open_batch`` returned: the units stored for this batch.
+
+        It must see every unit that was applied under an older token: no such unit can be applied
+        after the new control entry was durable.
+        """
+
+    @abstractmethod
+    def apply(self, unit: Unit, rows: Rows) -> Outcome:
+        """In a task: writes the rows and the unit entry in one atomic step, or nothing.
+
+        The decision is that of :func:`spark_eoc.sinks.ledger.decide_unit`, made under a lock
+        that a new owner's ``open_batch`` waits for. After any error it looks at the unit entry
+        first (:func:`~spark_eoc.sinks.ledger.decide_after_error`). A sink that can't write a
+        whole partition at once applies chunks, in the order of ``arrange``, and stores an
+        incomplete unit entry with each. ``rows`` are in that order and never empty.
+        """
+
+    @abstractmethod
+    def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
+        """On the driver: locks the control entry, reads the batch's units, lets ``decide`` decide.
+
+        A :class:`Close` stores its control entry and its history entry and forgets history below
+        ``prune_below``, in one atomic step; None stores nothing.
+        """
+
+    def arrange(self, rows: Rows) -> Rows:
+        """The rows in the order in which this sink cuts and applies them; as they are, here.
+
+        Must depend on nothing but the rows, so that a repeat can go on where a chunk ended.
+        """
+        return rows

@@ -1,0 +1,282 @@
+"""The callable for ``foreachBatch``: everything about exactly-once that all sinks share."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from spark_eoc.errors import (
+    BadRowError,
+    ConfigError,
+    FencedError,
+    HalfAppliedError,
+    ReplayMismatchError,
+    SinkError,
+    SinkUnavailableError,
+    SparkEocError,
+)
+from spark_eoc.failpoints import hit
+from spark_eoc.sinks.attempts import StageWatch
+from spark_eoc.sinks.checkpoint import Identity, identify, new_run_id
+from spark_eoc.sinks.entries import Call, Control, Fingerprint, Refused, UnitEntry
+from spark_eoc.sinks.frame import describe_columns, hashed, with_hashes
+from spark_eoc.sinks.ledger import (
+    Compare,
+    check_totals,
+    decide_close,
+    decide_open,
+    decide_replay,
+)
+from spark_eoc.sinks.store import Column, Sink
+from spark_eoc.sinks.task import REPORT_SCHEMA, FingerprintPass, Report, WritePass
+
+LOGGER = logging.getLogger("spark_eoc.sinks")
+_REFUSALS: dict[str, type[SparkEocError]] = {
+    kind.__name__: kind
+    for kind in (
+        FencedError,
+        ReplayMismatchError,
+        HalfAppliedError,
+        BadRowError,
+        SinkUnavailableError,
+    )
+}
+
+
+@dataclass(frozen=True)
+class WriterOptions:
+    """The arguments that every writer takes; ConfigError names one that can't work.
+
+    See the README for their meaning; all have a default.
+    """
+
+    writer_id: str | None = None
+    checkpoint_location: str | None = None
+    atomicity: str = "partition"
+    partitioning: str = "source"
+    num_partitions: int | None = None
+    partition_by: tuple[str, ...] = ()
+    on_bad_row: str = "fail"
+    dead_letter_limit: int | None = None
+    on_new_checkpoint: str = "refuse"
+
+    def __post_init__(self) -> None:
+        _one_of("atomicity", self.atomicity, ("partition", "batch"))
+        _one_of("partitioning", self.partitioning, ("source", "hash"))
+        _one_of("on_bad_row", self.on_bad_row, ("fail", "dead_letter"))
+        _one_of("on_new_checkpoint", self.on_new_checkpoint, ("refuse", "adopt"))
+        if self.atomicity == "batch" or self.on_bad_row == "dead_letter":
+            raise ConfigError(
+                'atomicity="batch" and on_bad_row="dead_letter" are not built yet',
+                next_step='use atomicity="partition" and on_bad_row="fail"',
+            )
+        if self.partitioning == "hash" and not (self.num_partitions or 0) > 0:
+            raise ConfigError(
+                'partitioning="hash" needs num_partitions, which must stay the same over restarts',
+                next_step="pass num_partitions=<a positive number>",
+            )
+        if self.partitioning == "source" and (self.num_partitions or self.partition_by):
+            raise ConfigError(
+                'num_partitions and partition_by belong to partitioning="hash"',
+                next_step='pass partitioning="hash" with them, or leave them out',
+            )
+
+
+def _one_of(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"{name}={value!r} is not known", next_step=f"use one of {', '.join(known)}"
+        )
+
+
+class Writer:
+    """Writes each batch to ``sink`` exactly once; give it to ``foreachBatch``.
+
+    When a call returns, every row of the batch and its ledger entries are durable. A batch that
+    Spark runs again is compared, partition by partition, and not written again. Raises an error of
+    :mod:`spark_eoc.errors` where exactly once can't be kept.
+    """
+
+    def __init__(self, sink: Sink, options: WriterOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._own_run_id = new_run_id()
+        self._runs: dict[str, _Run] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._sink!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_sink": self._sink, "_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy in another process is another run, where Spark names none.
+        self.__dict__.update(state, _own_run_id=new_run_id(), _runs={})
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Writes ``df`` as batch ``batch_id``; one Spark action, two for a partly applied batch."""
+        columns = describe_columns(df)
+        identity = identify(df, batch_id, self._options.checkpoint_location, self._own_run_id)
+        run = self._runs.setdefault(identity.run_id, _Run(identity.trigger_age_us))
+        if run.columns != columns:
+            target = self._sink.check(columns)
+            run.writer_id, run.columns = self._options.writer_id or target, columns
+        call = self._call(run, identity, batch_id)
+        hit("batch.before_open")
+        decision = self._sink.open_batch(
+            call.writer_id,
+            batch_id,
+            lambda view: decide_open(view, replace(call, age_us=run.age_us())),
+        )
+        batch = _Batch(self._sink, call, self._frame(df, columns))
+        if isinstance(decision, Compare):
+            batch.compute_only(decision)
+            return
+        run.opened = True
+        hit("batch.after_open")
+        batch.write(decision.control)
+
+    def _call(self, run: _Run, identity: Identity, batch_id: int) -> Call:
+        options = self._options
+        split = {"partitioning": options.partitioning, **identity.settings}
+        if options.partitioning == "hash":
+            split["num_partitions"] = str(options.num_partitions)
+            split["partition_by"] = ",".join(options.partition_by)
+        return Call(
+            writer_id=run.writer_id,
+            query_id=identity.query_id,
+            run_id=identity.run_id,
+            batch_id=batch_id,
+            token=secrets.token_hex(16),
+            first=not run.opened,
+            offsets_digest=identity.digest,
+            adopt=options.on_new_checkpoint == "adopt",
+            split=json.dumps(split, sort_keys=True),
+        )
+
+    def _frame(self, df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+        frame = with_hashes(df, columns)
+        if self._options.partitioning == "hash":
+            return hashed(frame, self._options.num_partitions or 1, self._options.partition_by)
+        return frame
+
+
+class _Run:
+    """What a writer remembers of one run of a query; nothing of it decides about rows."""
+
+    def __init__(self, age_us: int) -> None:
+        self._began = time.monotonic() - age_us / 1e6
+        self.opened = False
+        self.columns: Sequence[Column] | None = None
+        self.writer_id = ""
+
+    def age_us(self) -> int:
+        """Microseconds since the run's first trigger began."""
+        return int((time.monotonic() - self._began) * 1e6)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """One batch on its way: the passes over its frame, and its close."""
+
+    sink: Sink
+    call: Call
+    frame: DataFrame
+
+    def compute_only(self, decision: Compare) -> None:
+        """Computes a complete batch to its end: skipping that kills a stateful query."""
+        LOGGER.info("batch %d is complete already; it is not written again", self.call.batch_id)
+        reports = self._collect(FingerprintPass(self.sink))
+        if decision.by_totals:
+            check_totals(decision.completed, Fingerprint.sum([r.fingerprint for r in reports]))
+
+    def write(self, control: Control) -> None:
+        """Writes what is missing of the batch, and completes it."""
+        watch = StageWatch(self.frame, self.call.run_id)
+        stored = self.sink.units(self.call.writer_id, self.call.batch_id)
+        if stored:
+            reported, partitions = self._write_rest(control, stored)
+        else:
+            reports = self._collect(self._write_pass(control))
+            _raise_refusal(reports)
+            reported, partitions = _fingerprints(reports), len(reports)
+        if watch.repeated():
+            self._agree(reported)
+        hit("batch.before_close")
+        self.sink.close_batch(
+            self.call.writer_id,
+            self.call.batch_id,
+            lambda view, units: decide_close(view, units, reported, self.call, partitions),
+        )
+        hit("batch.after_close")
+
+    def _write_rest(
+        self, control: Control, stored: Sequence[UnitEntry]
+    ) -> tuple[dict[int, Fingerprint], int]:
+        entries = {entry.partition: entry for entry in stored}
+        LOGGER.info(
+            "batch %d has %d partitions applied already; it is compared first",
+            self.call.batch_id,
+            len(entries),
+        )
+        frame = self.frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            batch = replace(self, frame=frame)
+            reports = batch._collect(FingerprintPass(self.sink, entries))
+            computed = _fingerprints(reports)
+            prefixes = {r.partition: r.prefix for r in reports if r.prefix is not None}
+            if not decide_replay(stored, computed, prefixes, control.split, self.call.split):
+                return {p: entry.fingerprint for p, entry in entries.items()}, len(reports)
+            done = frozenset(p for p, entry in entries.items() if entry.complete)
+            _raise_refusal(batch._collect(self._write_pass(control, computed, done)))
+            return computed, len(reports)
+        finally:
+            frame.unpersist()
+
+    def _agree(self, reported: Mapping[int, Fingerprint]) -> None:
+        computed = [r.fingerprint for r in self._collect(FingerprintPass(self.sink))]
+        if Fingerprint.sum(computed) != Fingerprint.sum(list(reported.values())):
+            raise ReplayMismatchError(
+                f"Spark attempted a stage of batch {self.call.batch_id} twice, and computed again "
+                "the batch holds other rows than were written",
+                applied=f"{sum(f.rows for f in reported.values())} rows; the batch stays open",
+                next_step="remove what the batch wrote, and make the plan repeatable or use "
+                'atomicity="batch"',
+            )
+
+    def _write_pass(
+        self,
+        control: Control,
+        expected: Mapping[int, Fingerprint] | None = None,
+        done: frozenset[int] = frozenset(),
+    ) -> WritePass:
+        call = self.call
+        return WritePass(
+            self.sink, call.writer_id, call.batch_id, control.epoch, control.token, expected, done
+        )
+
+    def _collect(self, task: FingerprintPass | WritePass) -> list[Report]:
+        rows = self.frame.mapInArrow(task, REPORT_SCHEMA).collect()
+        return [Report.of_row(tuple(row)) for row in rows]
+
+
+def _fingerprints(reports: Sequence[Report]) -> dict[int, Fingerprint]:
+    return {r.partition: r.fingerprint for r in reports if r.fingerprint.rows}
+
+
+def _raise_refusal(reports: Sequence[Report]) -> None:
+    refused = [report.outcome for report in reports if isinstance(report.outcome, Refused)]
+    for name, kind in _REFUSALS.items():
+        for refusal in refused:
+            if refusal.error == name:
+                raise kind(refusal.what, applied=refusal.applied, next_step=refusal.next_step)
+    if refused:
+        raise SinkError(refused[0].what, applied=refused[0].applied, next_step=refused[0].next_step)
