@@ -7,6 +7,7 @@ saying what to install.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_eoc.testing.proxy import Proxy
     from spark_eoc.testing.servers import MariaDB, Redis, Server
 
 T = TypeVar("T", bound="Server")
@@ -221,3 +223,12 @@ def _drop(server: MariaDB, database: str) -> None:
         except Exception:  # noqa: BLE001, S112  it has ended by itself
             continue
     server.query(f"DROP DATABASE `{database}`")
+
+
+@pytest.fixture
+def proxy_to() -> Iterator[Callable[[int], Proxy]]:
+    """``proxy_to(port)`` is a new TCP proxy to that local port, closed after the test."""
+    from spark_eoc.testing.proxy import Proxy  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        yield lambda port: stack.enter_context(Proxy(port))
