@@ -1,0 +1,74 @@
+"""``spark-eoc``: reads the arguments, runs one subcommand, turns errors into messages.
+
+Exit codes, for scripts: 0 all is well; 1 an anomaly was found, or the command failed; 2 the
+command line is wrong; 130 interrupted. A :class:`SparkEocError` is one message on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol, cast
+
+from spark_eoc.errors import SparkEocError
+
+#: Modules below spark_eoc.cli, in the order of the help text. Each has ``add_parser(subparsers)``
+#: and ``run(args) -> int``, and imports what is heavy in ``run`` only.
+COMMANDS = ("demo",)
+
+OK, ANOMALY, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+Subparsers = argparse._SubParsersAction  # its only name, also in typeshed
+
+
+class Command(Protocol):
+    """What a module of a subcommand offers."""
+
+    def add_parser(self, subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+        """Adds the subcommand's own parser, with ``run`` as its default ``run``."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Does the work and returns the exit code; raises SparkEocError."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, all subcommands included."""
+    parser = argparse.ArgumentParser(
+        prog="spark-eoc",
+        description="Exactly-once for Spark Structured Streaming: show it, run it, look into it.",
+        epilog="Exit codes: 0 well, 1 an anomaly or a failure, 2 wrong usage, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        command = cast(Command, import_module(f"spark_eoc.cli.{name.replace('-', '_')}"))
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line (``sys.argv`` by default) and returns the exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except SparkEocError as error:
+        print(f"spark-eoc: {type(error).__name__}: {error}", file=sys.stderr)
+        return ANOMALY
+    except KeyboardInterrupt:
+        print("spark-eoc: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Our output went to something like `head`; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ANOMALY
+
+
+def _version() -> str:
+    try:
+        return f"spark-eoc {version('spark-eoc')}"
+    except PackageNotFoundError:
+        return "spark-eoc (not installed)"
