@@ -74,6 +74,7 @@ class Database:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--eoc-seed``."""
     parser.getgroup("spark_eoc").addoption(
         "--eoc-seed",
         type=int,
@@ -83,6 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Settings that Spark reads from the environment when it starts."""
     # Workers start with the python3 on PATH otherwise, which may lack pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -91,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Adds the seed to the report of a failed test."""
     report = yield
     seed = getattr(item, "funcargs", {}).get("eoc_seed")
     if seed is not None and report.failed:
