@@ -1,0 +1,133 @@
+"""Where a Redis is and how to log in, with every secret masked."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from spark_eoc.errors import ConfigError
+
+#: Read on the driver when the writer is built and the URL holds no password.
+PASSWORD_ENVIRONMENT = "SPARK_EOC_REDIS_PASSWORD"  # noqa: S105  a name, not a secret
+SOCKET_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+_SCHEMES = ("redis", "rediss", "unix")
+_QUERY = frozenset(
+    [
+        "db",
+        "ssl_ca_certs",
+        "ssl_ca_path",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_cert_reqs",
+        "ssl_check_hostname",
+        "ssl_min_version",
+        "socket_timeout",
+        "socket_connect_timeout",
+        "socket_keepalive",
+        "health_check_interval",
+        "client_name",
+    ]
+)
+
+
+class Secret:
+    """A password that shows itself nowhere: not in a repr, and not in a pickle's text."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = self._value.encode()
+        pad = secrets.token_bytes(len(plain))
+        return _unseal, (pad, bytes(a ^ b for a, b in zip(plain, pad, strict=True)))
+
+    def reveal(self) -> str:
+        """The password itself, for the driver of the database only."""
+        return self._value
+
+
+def _unseal(pad: bytes, sealed: bytes) -> Secret:
+    return Secret(bytes(a ^ b for a, b in zip(sealed, pad, strict=True)).decode())
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """``url`` is without password; connections opened from here speak RESP2 and never retry.
+
+    Not retrying is the point: what a lost answer means is decided by the unit entry.
+    """
+
+    url: str
+    password: Secret | None = None
+
+    @classmethod
+    def parse(cls, url: str, password: str | None = None) -> RedisAddress:
+        """From ``redis://``, ``rediss://`` or ``unix://``; the password may be in it, be an
+        argument, or be in the environment (SPARK_EOC_REDIS_PASSWORD). Raises ConfigError."""
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in _SCHEMES:
+            raise ConfigError(
+                "the Redis URL can't be read (it is not shown, since it may hold a password)",
+                next_step="write it as redis://user:password@host:6379/0, rediss:// for TLS, or "
+                "unix:///path/to/socket?db=0, with special characters percent-encoded",
+            )
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        found = parts.password or dict(query).get("password") or ""
+        secret = unquote(found) or password or os.environ.get(PASSWORD_ENVIRONMENT)
+        cls._check_query([name for name, _ in query if name != "password"])
+        rest = urlencode([(name, value) for name, value in query if name != "password"])
+        user, _, host = parts.netloc.rpartition("@")
+        name = user.partition(":")[0]
+        netloc = f"{name}@{host}" if name else host
+        address = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{rest}" if rest else "")
+        return cls(address, Secret(secret) if secret else None)
+
+    def connect(self) -> redis.Redis:
+        """A client with one connection, made now; errors are those of redis-py."""
+        options: dict[str, Any] = {
+            "single_connection_client": True,
+            "socket_timeout": SOCKET_TIMEOUT_S,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if self.password is not None:
+            options["password"] = self.password.reveal()
+        return redis.Redis.from_url(self.url, **options)
+
+    def redact(self, text: str) -> str:
+        """The text without the password, wherever it came from."""
+        secret = self.password.reveal() if self.password else ""
+        return text.replace(secret, "***") if secret else text
+
+    @staticmethod
+    def _check_query(names: list[str]) -> None:
+        unknown = sorted(set(names) - _QUERY)
+        if unknown:
+            raise ConfigError(
+                f"the Redis URL has options that this writer does not take: {', '.join(unknown)}",
+                next_step=f"use only {', '.join(sorted(_QUERY))}",
+            )

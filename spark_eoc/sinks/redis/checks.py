@@ -1,0 +1,101 @@
+"""What a Redis must be, and must be allowed to do, before the first row is written."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.lua_probe import LEDGER_COMMANDS, PROBE_SCRIPT
+from spark_eoc.sinks.redis.server import LOGGER, PassingError, may_pass, run_script
+
+_FLOOR = (6, 2)
+
+
+def check_server(client: redis.Redis, command: Command, ledger: str) -> None:
+    """Raises ConfigError for a server that can't keep exactly-once; warns where it may forget."""
+    info: dict[str, Any] = client.info()
+    _check_kind(info)
+    _check_eviction(info)
+    _warn_persistence(client, info)
+    probe(client, command, ledger)
+
+
+def probe(client: redis.Redis, command: Command, ledger: str) -> None:
+    """Runs every command that will be used on keys of its own; ConfigError names the first that
+    the server refuses."""
+    lines = [*LEDGER_COMMANDS, *command.kind.probe, "DEL K"]
+    if command.name == "set" and command.ttl is not None:
+        lines.append("SET K 1 EX 100")
+    elif command.ttl is not None:
+        lines.append("EXPIRE K 100")
+    name = f"{ledger}:probe:{secrets.token_hex(8)}"
+    reply = run_script(client, PROBE_SCRIPT, [f"{{{name}}}:ledger", f"{{{name}}}:target"], lines)
+    if reply[0] == "OK":
+        return
+    _, verb, problem = reply
+    if may_pass(problem):
+        raise PassingError(problem)
+    raise ConfigError(
+        f"Redis refuses {verb}, which command={command.name!r} needs: {problem}",
+        applied="nothing",
+        next_step=f"allow this user {verb} on the target's keys and on the ledger's, {ledger}:*",
+    )
+
+
+def _check_kind(info: dict[str, Any]) -> None:
+    version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
+    if version < _FLOOR:
+        raise ConfigError(
+            f"Redis {info['redis_version']} is too old",
+            next_step="use Redis 6.2 or newer, or Valkey",
+        )
+    if info.get("cluster_enabled"):
+        raise ConfigError(
+            "this Redis is a Cluster node, and one partition's keys lie on several nodes",
+            applied="nothing",
+            next_step="use a Redis without cluster mode; Cluster is not supported yet",
+        )
+    if info.get("role") not in ("master", None):
+        raise PassingError(f"READONLY this server is a {info['role']}, not a primary")
+
+
+def _check_eviction(info: dict[str, Any]) -> None:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy.startswith("allkeys-"):
+        raise ConfigError(
+            f"maxmemory-policy is {policy}: Redis may throw away the ledger when memory is short, "
+            "and what was applied would be applied again",
+            applied="nothing",
+            next_step="CONFIG SET maxmemory-policy noeviction (or a volatile- policy), also in "
+            "redis.conf",
+        )
+    if policy != "noeviction":
+        LOGGER.warning(
+            "maxmemory-policy is %s: the ledger has no TTL and stays, but target keys with a TTL "
+            "may be evicted early, and a counter then starts again at 0",
+            policy,
+        )
+
+
+def _warn_persistence(client: redis.Redis, info: dict[str, Any]) -> None:
+    if info.get("aof_enabled"):
+        return
+    try:
+        save = client.config_get("save").get("save", "")
+    except ResponseError:
+        return  # a managed Redis does not show its configuration
+    if save:
+        LOGGER.warning(
+            "Redis keeps snapshots only (appendonly no): a crash takes it back to the newest one. "
+            "The ledger goes back with the rows, so this is noticed and refused, not repaired"
+        )
+    else:
+        LOGGER.warning(
+            "Redis persists nothing (appendonly no, save off): a restart loses rows and ledger "
+            "together, and the next batch will be refused"
+        )

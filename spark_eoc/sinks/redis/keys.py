@@ -1,0 +1,99 @@
+"""The ledger's keys and texts in Redis.
+
+Per writer three hashes, ``<prefix>:{<sha256 of the writer_id>}:control``, ``:units`` (field
+partition) and ``:history`` (field batch id). The braces keep the three on one Cluster node. None
+has a TTL.
+
+A unit entry is ``<batch id>|<fingerprint>|<state>``. State ``half`` is set by the first write of
+a chunk and replaced by its last: found there later, the chunk failed between the two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from spark_eoc.errors import HalfAppliedError
+from spark_eoc.sinks.entries import Completed, Control, Fingerprint, UnitEntry, ledger_key
+
+COMPLETE, PARTIAL, HALF = "complete", "partial", "half"
+
+
+@dataclass(frozen=True)
+class LedgerKeys:
+    """The three keys of one writer."""
+
+    control: str
+    units: str
+    history: str
+
+    @classmethod
+    def of(cls, prefix: str, writer_id: str) -> LedgerKeys:
+        """For the ledger under ``prefix``."""
+        base = f"{prefix}:{{{ledger_key(writer_id).hex()}}}"
+        return cls(f"{base}:control", f"{base}:units", f"{base}:history")
+
+
+def control_fields(writer_id: str, control: Control) -> dict[str, str]:
+    """The control hash; ``open_batch`` is "" when nothing is open."""
+    fields = {name: "" if value is None else str(value) for name, value in asdict(control).items()}
+    return {"writer_id": writer_id, **fields}
+
+
+def parse_control(fields: Mapping[str, str]) -> Control | None:
+    """The inverse of :func:`control_fields`; None for a hash that is not there."""
+    if not fields:
+        return None
+    return Control(
+        query_id=fields["query_id"],
+        run_id=fields["run_id"],
+        epoch=int(fields["epoch"]),
+        token=fields["token"],
+        open_batch=int(fields["open_batch"]) if fields["open_batch"] else None,
+        last_complete=int(fields["last_complete"]),
+        split=fields["split"],
+        opened_us=int(fields["opened_us"]),
+    )
+
+
+def unit_text(batch_id: int, fingerprint: Fingerprint, state: str) -> str:
+    """A unit entry's text."""
+    return f"{batch_id}|{fingerprint}|{state}"
+
+
+def parse_unit(partition: int, text: str) -> UnitEntry:
+    """The inverse; raises HalfAppliedError for an entry whose chunk failed half-way."""
+    batch_id, fingerprint, state = text.split("|")
+    if state == HALF:
+        raise half_applied(partition, text)
+    return UnitEntry(
+        partition, int(batch_id), Fingerprint.parse(fingerprint), complete=state == COMPLETE
+    )
+
+
+def half_applied(partition: int, text: str, problem: str = "") -> HalfAppliedError:
+    """The error of a chunk that failed after its first write."""
+    batch_id, fingerprint, _ = text.split("|")
+    done = Fingerprint.parse(fingerprint).rows
+    return HalfAppliedError(
+        f"a chunk of partition {partition} of batch {batch_id} failed in Redis after its first "
+        f"write{f' ({problem})' if problem else ''}",
+        applied=f"the partition's first {done} rows, and an unknown part of the chunk after them",
+        next_step="compare that chunk's keys with the source by hand, then use "
+        "`spark-eoc ledger` to set the unit right",
+        partition=partition,
+        batch_id=int(batch_id),
+        rows_done=done,
+    )
+
+
+def completed_text(completed: Completed) -> str:
+    """A history entry, as JSON."""
+    return json.dumps({**asdict(completed), "fingerprint": str(completed.fingerprint)})
+
+
+def parse_completed(text: str) -> Completed:
+    """The inverse of :func:`completed_text`."""
+    fields = json.loads(text)
+    return Completed(**{**fields, "fingerprint": Fingerprint.parse(fields["fingerprint"])})

@@ -1,0 +1,249 @@
+"""From a partition's rows to the operations that Redis will be asked to do, all checks included.
+
+Rows come in the order of :func:`arrange`: equal keys are adjacent, in an order that depends only
+on the rows. Commands that add are summed here, one operation a key, so that a hot key costs
+nothing and no counter is ever added to twice in a chunk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eoc.sinks.redis.commands import LONGEST_TTL, Command
+from spark_eoc.sinks.redis.refusal import RowRefusedError, first_true
+from spark_eoc.sinks.redis.text import text_column
+from spark_eoc.sinks.rows import Rows
+
+#: Both a counter and what is added to it stay below this, so that no sum leaves 64 bits.
+COUNTER_LIMIT = 1 << 62
+#: Doubles hold every whole number up to here.
+_EXACT_DOUBLE = 1 << 53
+#: So that no sum of two leaves the finite numbers.
+_LARGEST_DOUBLE = 1e300
+#: Redis takes no longer argument unless proto-max-bulk-len was changed.
+_LONGEST_VALUE = 512 * 1024 * 1024
+#: Assumed length of a number or a time as text, for cutting chunks.
+_SHORT = 24
+
+
+@dataclass(frozen=True)
+class Operations:
+    """One operation a position; ``columns`` in the order of :meth:`Command.inputs`.
+
+    ``row_ends[i]`` is how many of the rows, in their order, the operations ``[0, i]`` cover;
+    None where each row is one operation.
+    """
+
+    keys: pa.Array
+    columns: Sequence[pa.ChunkedArray]
+    names: Sequence[str]
+    ttl: pa.ChunkedArray | None
+    row_ends: memoryview | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def rows_before(self, operation: int) -> int:
+        """How many rows the operations ``[0, operation)`` cover."""
+        if self.row_ends is None or operation == 0:
+            return operation
+        return int(self.row_ends[operation - 1])
+
+    def operation_after(self, rows: int) -> int | None:
+        """The operation that begins where ``rows`` rows are done; None if none begins there."""
+        if self.row_ends is None:
+            return rows if rows <= len(self) else None
+        if rows == 0:
+            return 0
+        at = bisect_left(self.row_ends, rows)
+        return at + 1 if at < len(self) and self.row_ends[at] == rows else None
+
+    def sizes(self) -> pa.Array:
+        """Bytes of each operation, roughly; exact where values are text."""
+        sizes = pc.binary_length(self.keys).cast(pa.int64())
+        for column in self.columns:
+            sizes = pc.add(sizes, _lengths(column))
+        return sizes
+
+
+def arrange(command: Command, rows: Rows) -> Rows:
+    """The rows ordered by target key, then by arrival; where arrival can't matter, by content.
+
+    Positions in the order of arrival would be useless: after a shuffle they are others. Bad keys
+    (NULL) come last; :func:`operations` refuses them.
+    """
+    keys = command.key.render(rows.table)
+    if command.kind.ordered and not command.kind.adds:
+        return rows.take(pc.sort_indices(keys))
+    table = pa.table({"key": keys, "hash": rows.hashes})
+    return rows.take(
+        pc.sort_indices(table, sort_keys=[("key", "ascending"), ("hash", "ascending")])
+    )
+
+
+def operations(command: Command, ledger_prefix: str, rows: Rows) -> Operations:
+    """Raises RowRefusedError if one row can't be written; its number counts in ``rows``."""
+    table = rows.table
+    command.key.refuse_bad(table)
+    keys = command.key.render(table)
+    _refuse_ledger_keys(command, ledger_prefix, keys)
+    names = command.inputs(table.column_names)
+    ttl = table[command.ttl] if isinstance(command.ttl, str) else None
+    if ttl is not None:
+        _refuse_ttl(str(command.ttl), ttl)
+    for name in names:
+        _refuse_value(command, name, table[name])
+    if command.kind.adds or command.name == "del":
+        return _summed(command, keys, {name: table[name] for name in names}, ttl)
+    return Operations(keys, [table[name] for name in names], names, ttl)
+
+
+def _summed(
+    command: Command,
+    keys: pa.Array,
+    columns: dict[str, pa.ChunkedArray],
+    ttl: pa.ChunkedArray | None,
+) -> Operations:
+    """Sums by key, and by member for zincrby; the longest TTL of a key's rows counts."""
+    data: dict[str, pa.Array | pa.ChunkedArray] = {"key": keys}
+    by, sums = ["key"], list[tuple[str, str]]()
+    for at, (name, column) in enumerate(columns.items()):
+        if name == command.member:
+            data[f"c{at}"] = text_column(column)
+            by.append(f"c{at}")
+        else:
+            data[f"c{at}"] = _summable(command, column)
+            sums.append((f"c{at}", "sum"))
+    if ttl is not None:
+        data["ttl"] = ttl
+        sums.append(("ttl", "max"))
+    # One thread, because then groups come in the order of their first row.
+    groups = pa.table(data).group_by(by, use_threads=False).aggregate([*sums, ([], "count_all")])
+    found = [
+        groups[f"c{at}" if name == command.member else f"c{at}_sum"]
+        for at, name in enumerate(columns)
+    ]
+    result = Operations(
+        groups["key"].combine_chunks(),
+        found,
+        list(columns),
+        groups["ttl_max"] if ttl is not None else None,
+        _numbers(pc.cumulative_sum(groups["count_all"].combine_chunks())),
+    )
+    _refuse_sums(command, result)
+    return result
+
+
+def _summable(command: Command, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if command.kind.adds == "float":
+        return column.cast(pa.float64())
+    # 38 digits hold the sum of 2^31 numbers below 2^62; int64 would wrap in silence.
+    edges = pc.min_max(column).as_py()
+    largest = max(abs(int(edges["min"] or 0)), abs(int(edges["max"] or 0)))
+    small = largest * max(1, len(column)) < COUNTER_LIMIT
+    return column.cast(pa.int64() if small else pa.decimal128(38, 0))
+
+
+def _refuse_ledger_keys(command: Command, ledger_prefix: str, keys: pa.Array) -> None:
+    row = first_true(pc.starts_with(keys, f"{ledger_prefix}:".encode()))
+    if row >= 0:
+        raise RowRefusedError(
+            row, command.key.columns[0], f"its key lies under the ledger's prefix {ledger_prefix!r}"
+        )
+
+
+def _refuse_ttl(name: str, ttl: pa.ChunkedArray) -> None:
+    bad = pc.invert(pc.and_(pc.greater_equal(ttl, 1), pc.less_equal(ttl, LONGEST_TTL)))
+    row = first_true(pc.fill_null(bad, True))
+    if row >= 0:
+        raise RowRefusedError(row, name, f"a TTL must be 1 to {LONGEST_TTL} seconds")
+
+
+def _refuse_value(command: Command, name: str, column: pa.ChunkedArray) -> None:
+    nulls_mean_something = command.name == "xadd" or (
+        command.name == "hset" and command.on_null != "fail"
+    )
+    if column.null_count and not nulls_mean_something:
+        row = first_true(pc.is_null(column))
+        raise RowRefusedError(row, name, f"NULL, which {command.name} can't write")
+    if command.kind.adds == "integer":
+        _refuse_integer(name, column)
+    elif name == command.score or command.kind.adds == "float":
+        if name != command.member:
+            _refuse_double(name, column)
+    elif _is_variable(column.type):
+        row = first_true(pc.greater(pc.binary_length(column), _LONGEST_VALUE))
+        if row >= 0:
+            raise RowRefusedError(row, name, f"longer than {_LONGEST_VALUE} bytes (Redis's limit)")
+
+
+def _refuse_integer(name: str, column: pa.ChunkedArray) -> None:
+    if pa.types.is_integer(column.type) and column.type.bit_width < 64:
+        return
+    numbers = column.cast(pa.decimal128(38, 0))
+    limit = pa.scalar(COUNTER_LIMIT, pa.decimal128(38, 0))
+    low = pa.scalar(-COUNTER_LIMIT, pa.decimal128(38, 0))
+    inside = pc.and_(pc.less(numbers, limit), pc.greater(numbers, low))
+    row = first_true(pc.invert(inside))
+    if row >= 0:
+        raise RowRefusedError(row, name, "not within ±2^62, so that a counter could overflow")
+
+
+def _refuse_double(name: str, column: pa.ChunkedArray) -> None:
+    if pa.types.is_integer(column.type):
+        edges = pc.min_max(column).as_py()
+        if max(abs(edges["min"] or 0), abs(edges["max"] or 0)) <= _EXACT_DOUBLE:
+            return
+        numbers = column.cast(pa.decimal128(38, 0))
+        low, high = (pa.scalar(n, pa.decimal128(38, 0)) for n in (-_EXACT_DOUBLE, _EXACT_DOUBLE))
+        row = first_true(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)))
+        raise RowRefusedError(row, name, "a whole number beyond 2^53, which a double can't hold")
+    inside = pc.less_equal(pc.abs(column.cast(pa.float64())), _LARGEST_DOUBLE)
+    row = first_true(pc.invert(inside))
+    if row >= 0:
+        raise RowRefusedError(row, name, "not a finite number within ±1e300")
+
+
+def _refuse_sums(command: Command, sums: Operations) -> None:
+    for name, column in zip(sums.names, sums.columns, strict=True):
+        if name == command.member:
+            continue
+        try:
+            if command.kind.adds == "integer":
+                _refuse_integer(name, column)
+            else:
+                _refuse_double(name, column)
+        except RowRefusedError as error:
+            row = sums.rows_before(error.row)
+            raise RowRefusedError(
+                row, name, f"the sum of its key's rows is {error.reason}"
+            ) from None
+
+
+def _is_variable(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def _lengths(column: pa.ChunkedArray) -> pa.Array | pa.Scalar:
+    if not _is_variable(column.type):
+        return pa.scalar(_SHORT, pa.int64())
+    lengths = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+    return lengths.combine_chunks()
+
+
+def _numbers(values: pa.Array) -> memoryview:
+    _, data = values.buffers()
+    if data is None or not len(values):
+        return memoryview(b"").cast("q")
+    return memoryview(data).cast("q")[values.offset : values.offset + len(values)]

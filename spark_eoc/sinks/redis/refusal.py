@@ -1,0 +1,25 @@
+"""A row that can't be written, found before anything of its chunk was."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class RowRefusedError(Exception):
+    """``row`` counts from 0 in the table at hand; never leaves the Redis sink.
+
+    The store turns it into data, with the row's key, and the driver raises
+    :class:`~spark_eoc.errors.BadRowError`.
+    """
+
+    def __init__(self, row: int, column: str, reason: str) -> None:
+        super().__init__(row, column, reason)
+        self.row = row
+        self.column = column
+        self.reason = reason
+
+
+def first_true(flags: pa.Array | pa.ChunkedArray) -> int:
+    """The position of the first true, or -1; NULL counts as false."""
+    return int(pc.index(flags, True).as_py())

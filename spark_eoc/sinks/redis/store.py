@@ -1,0 +1,173 @@
+"""The Redis sink: the ledger's decisions made durable, one script at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from spark_eoc.sinks.entries import Control, LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.sinks.ledger import Close, Compare, Open
+from spark_eoc.sinks.redis.apply import UnitWriter
+from spark_eoc.sinks.redis.checks import check_server
+from spark_eoc.sinks.redis.keys import (
+    LedgerKeys,
+    completed_text,
+    control_fields,
+    half_applied,
+    parse_completed,
+    parse_control,
+    parse_unit,
+)
+from spark_eoc.sinks.redis.lua_store import STORE_SCRIPT
+from spark_eoc.sinks.redis.operations import arrange
+from spark_eoc.sinks.redis.server import PassingError, Patience, run_script
+from spark_eoc.sinks.redis.target import Target
+from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
+
+
+@dataclass(frozen=True)
+class RedisSink(Sink):
+    """Applies one command to one key template, in chunks of at most ``chunk_rows`` operations.
+
+    A unit is applied chunk by chunk; each chunk's writes and the unit entry that counts them are
+    one script, so that the entry says exactly which rows are in.
+    """
+
+    target: Target
+
+    def check(self, columns: Sequence[Column]) -> str:
+        """See :meth:`Sink.check`; the target's name is the key template."""
+        self.target.command.check_columns(columns)
+        self._patience("be checked").keep_trying(
+            lambda client: check_server(client, self.target.command, self.target.ledger)
+        )
+        return self.target.command.key.text
+
+    def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
+        """See :meth:`Sink.open_batch`; compare and set, again from the start if it changed."""
+
+        def step(client: redis.Redis) -> Open | Compare:
+            while True:
+                seen = self._read(client, writer_id, batch_id)
+                decision = decide(seen.view)
+                if isinstance(decision, Compare) or self._store(client, seen, decision):
+                    return decision
+
+        return self._patience("open a batch").keep_trying(step)
+
+    def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
+        """See :meth:`Sink.units`."""
+        key = LedgerKeys.of(self.target.ledger, writer_id).units
+
+        def step(client: redis.Redis) -> list[UnitEntry]:
+            return list(_units_of(_texts(client.hgetall(key)), batch_id).values())
+
+        return self._patience("show a batch's units").keep_trying(step)
+
+    def apply(self, unit: Unit, rows: Rows) -> Outcome:
+        """See :meth:`Sink.apply`."""
+        keys = LedgerKeys.of(self.target.ledger, unit.writer_id)
+        return UnitWriter(self.target, keys, unit, rows).apply()
+
+    def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
+        """See :meth:`Sink.close_batch`."""
+
+        def step(client: redis.Redis) -> None:
+            while True:
+                seen = self._read(client, writer_id, batch_id)
+                decision = decide(seen.view, list(_units_of(seen.units, batch_id).values()))
+                if decision is None or self._store(client, seen, decision):
+                    return
+
+        self._patience("close a batch").keep_trying(step)
+
+    def arrange(self, rows: Rows) -> Rows:
+        """By target key, so that chunks can go on after a shuffle."""
+        return arrange(self.target.command, rows)
+
+    def _patience(self, what: str) -> Patience:
+        return Patience(self.target.address, what)
+
+    def _read(self, client: redis.Redis, writer_id: str, batch_id: int) -> _Seen:
+        keys = LedgerKeys.of(self.target.ledger, writer_id)
+        with client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(keys.control)
+            pipe.hgetall(keys.units)
+            pipe.hget(keys.history, str(batch_id))
+            pipe.time()
+            return _Seen.of(writer_id, keys, batch_id, pipe.execute())
+
+    def _store(self, client: redis.Redis, seen: _Seen, decision: Open | Close) -> bool:
+        """False if the ledger changed since it was read; nothing was stored then."""
+        arguments: list[str | int] = [*seen.expected(), *_changes(seen.writer_id, decision)]
+        keys = [seen.keys.control, seen.keys.units, seen.keys.history]
+        answer, *facts = run_script(client, STORE_SCRIPT, keys, arguments)
+        if answer == "REFUSED":
+            raise PassingError(facts[0])
+        if answer == "HALF":
+            raise half_applied(int(facts[0]), facts[1])
+        return answer == "OK"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A ledger as it was read at one instant, and what a store must find unchanged."""
+
+    writer_id: str
+    keys: LedgerKeys
+    view: LedgerView
+    batch_id: int
+    units: dict[str, str]
+
+    @classmethod
+    def of(cls, writer_id: str, keys: LedgerKeys, batch_id: int, reply: list[Any]) -> _Seen:
+        """From the answers to :meth:`RedisSink._read`."""
+        control, units, completed, now = reply
+        found = parse_control(_texts(control))
+        texts = _texts(units)
+        open_batch = None if found is None else found.open_batch
+        # An open batch of another query is asked about too, hence not always `batch_id`.
+        batch = batch_id if open_batch is None else open_batch
+        of_batch = {p: t for p, t in texts.items() if t.partition("|")[0] == str(batch)}
+        history = {} if completed is None else {batch_id: parse_completed(completed.decode())}
+        now_us = now[0] * 1_000_000 + now[1]
+        open_units = 0 if open_batch is None else len(of_batch)
+        view = LedgerView(found, history, open_units, now_us)
+        return cls(writer_id, keys, view, batch, of_batch)
+
+    def expected(self) -> list[str | int]:
+        """The store script's arguments that describe what was read."""
+        control = self.view.control
+        state = ["", "", "", ""] if control is None else _state(control)
+        pairs = [text for pair in self.units.items() for text in pair]
+        return [*state, self.batch_id, len(self.units), *pairs]
+
+
+def _state(control: Control) -> list[str]:
+    open_batch = "" if control.open_batch is None else str(control.open_batch)
+    return [str(control.epoch), control.token, open_batch, str(control.last_complete)]
+
+
+def _changes(writer_id: str, decision: Open | Close) -> list[str | int]:
+    fields = control_fields(writer_id, decision.control)
+    pairs: list[str | int] = [len(fields), *(text for pair in fields.items() for text in pair)]
+    if isinstance(decision, Open):
+        return ["1" if decision.reset else "", "", *pairs, "", ""]
+    completed = decision.completed
+    return ["", decision.prune_below, *pairs, completed.batch_id, completed_text(completed)]
+
+
+def _units_of(units: dict[str, str], batch_id: int) -> dict[int, UnitEntry]:
+    return {
+        int(partition): parse_unit(int(partition), text)
+        for partition, text in units.items()
+        if text.partition("|")[0] == str(batch_id)
+    }
+
+
+def _texts(fields: Any) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}

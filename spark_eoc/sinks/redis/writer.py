@@ -1,0 +1,68 @@
+"""``RedisWriter``: what users give to ``foreachBatch``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spark_eoc.sinks.redis.address import RedisAddress
+from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.store import RedisSink
+from spark_eoc.sinks.redis.target import Target
+from spark_eoc.sinks.redis.template import KeyTemplate
+from spark_eoc.sinks.writer import Writer, WriterOptions
+
+
+class RedisWriter(Writer):
+    """Writes every batch to Redis exactly once, with one command a row.
+
+    ``RedisWriter("redis://app@host/0", key="user:{user_id}", command="hset")``
+
+    * ``key``: a template; ``{column}`` stands for a column. With several columns, ``%`` and the
+      first character of each separator are written ``%XX`` inside values.
+    * ``command``: set, hset, incrby, incrbyfloat, hincrby, sadd, zadd, zincrby, rpush, xadd, del.
+    * ``fields``: for hset, hincrby, xadd; default every column that the key does not name.
+    * ``value``: for set, incrby, incrbyfloat, sadd, rpush. ``member``, ``score``: for zadd,
+      zincrby.
+    * ``ttl``: seconds, or a column with seconds; set at every write.
+    * ``on_null``: for hset: ``remove`` (default) the field, ``keep`` it as it is, or ``fail``.
+    * ``password``: if not in the URL or in the environment (SPARK_EOC_REDIS_PASSWORD).
+    * ``ledger``: prefix of the ledger's keys, ``spark_eoc``. ``chunk_rows``: operations in one
+      script, 5,000 (and at most 8 MiB).
+    * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
+
+    Rows of one key are applied in the order in which they arrive in their partition for set,
+    hset, zadd, rpush and xadd. Where one key holds more rows than a chunk, a batch that was cut
+    off inside that key can only go on if its rows arrive in the same order again; it is refused
+    otherwise.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        command: str,
+        *,
+        fields: Sequence[str] | None = None,
+        value: str | None = None,
+        member: str | None = None,
+        score: str | None = None,
+        ttl: int | str | None = None,
+        on_null: str = "remove",
+        password: str | None = None,
+        ledger: str = "spark_eoc",
+        chunk_rows: int = 5000,
+        **options: Any,
+    ) -> None:
+        told = Command(
+            command,
+            KeyTemplate.parse(key),
+            None if fields is None else tuple(fields),
+            value,
+            member,
+            score,
+            ttl,
+            on_null,
+        )
+        sink = RedisSink(Target(RedisAddress.parse(url, password), told, ledger, chunk_rows))
+        super().__init__(sink, WriterOptions(**options))

@@ -1,0 +1,99 @@
+"""A Redis sink driven by hand, without Spark: what the driver and the tasks do, step by step."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from spark_eoc.sinks.entries import Call, Fingerprint, Outcome, Unit
+from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open
+from spark_eoc.sinks.redis.address import RedisAddress
+from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.store import RedisSink
+from spark_eoc.sinks.redis.target import Target
+from spark_eoc.sinks.redis.template import KeyTemplate
+from spark_eoc.sinks.rows import Rows
+
+
+def rows_of(table: pa.Table | dict[str, Any]) -> Rows:
+    """Rows with a hash of their content, as the JVM makes one."""
+    if isinstance(table, dict):
+        table = pa.table(table)
+    digests = (hashlib.sha256(repr(row).encode()).digest() for row in table.to_pylist())
+    hashes = [int.from_bytes(digest[:8], "little", signed=True) for digest in digests]
+    return Rows(table, pa.chunked_array([pa.array(hashes, pa.int64())]))
+
+
+def redis_sink(url: str, key: str, command: str, **more: Any) -> RedisSink:
+    """A sink as RedisWriter builds it."""
+    target = {name: more.pop(name) for name in ("ledger", "chunk_rows") if name in more}
+    if "fields" in more:
+        more["fields"] = tuple(more["fields"])
+    told = Command(command, KeyTemplate.parse(key), **more)
+    return RedisSink(Target(RedisAddress.parse(url), told, **target))
+
+
+class Run:
+    """One run of a query on one sink; every ``open`` is a call of its own, with a new token."""
+
+    _tokens = itertools.count()
+
+    def __init__(self, sink: RedisSink, writer_id: str, run_id: str = "run-1") -> None:
+        self.sink, self.writer_id, self.run_id = sink, writer_id, run_id
+        self._first = True
+
+    def open(self, batch_id: int, **more: Any) -> Open | Compare:
+        """Opens a batch; what tasks need is kept."""
+        call = Call(
+            self.writer_id,
+            more.pop("query_id", "query-1"),
+            self.run_id,
+            batch_id,
+            f"token-{next(self._tokens)}",
+            self._first,
+        )
+        self.call = replace(call, **more)
+        decision = self.sink.open_batch(
+            self.writer_id, batch_id, lambda view: decide_open(view, self.call)
+        )
+        if isinstance(decision, Open):
+            self._first = False
+            self.control = decision.control
+            self.reported: dict[int, Fingerprint] = {}
+        return decision
+
+    def apply(self, rows: Rows | dict[str, Any], partition: int = 0) -> Outcome:
+        """What a task does with its partition."""
+        rows = rows if isinstance(rows, Rows) else rows_of(rows)
+        self.reported[partition] = rows.fingerprint()
+        control = self.control
+        unit = Unit(
+            self.writer_id,
+            partition,
+            self.call.batch_id,
+            control.epoch,
+            control.token,
+            rows.fingerprint(),
+        )
+        return self.sink.apply(unit, self.sink.arrange(rows))
+
+    def close(self) -> None:
+        """Completes the batch with what the tasks reported."""
+        self.sink.close_batch(
+            self.writer_id,
+            self.call.batch_id,
+            lambda view, units: decide_close(
+                view, units, self.reported, self.call, len(self.reported)
+            ),
+        )
+
+    def batch(self, batch_id: int, *partitions: Rows | dict[str, Any]) -> list[Outcome]:
+        """A whole batch."""
+        self.open(batch_id)
+        outcomes = [self.apply(rows, number) for number, rows in enumerate(partitions)]
+        self.close()
+        return outcomes
