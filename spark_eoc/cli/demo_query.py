@@ -63,7 +63,7 @@ class Job:
 
 def main(job: Job) -> None:
     """Runs the query until it fails or the process is ended."""
-    spark = session(job.sink)
+    spark = session(job)
     spark_eoc.register(spark)
     lines = (
         spark.readStream.format("replayable_socket")
@@ -83,8 +83,9 @@ def main(job: Job) -> None:
     query.awaitTermination()
 
 
-def session(name: str) -> SparkSession:
+def session(job: Job) -> SparkSession:
     """A small local Spark: two of these, two servers and the demo share a laptop."""
+    folder = Path(job.folder)
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
@@ -92,8 +93,12 @@ def session(name: str) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        # A killed JVM can't clean up: what it leaves must lie in the demo's own folder.
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
     }
-    builder = SparkSession.builder.master("local[2]").appName(f"spark-eoc demo {name}")
+    builder = SparkSession.builder.master("local[2]").appName(f"spark-eoc demo {job.sink}")
     for key, value in settings.items():
         builder = builder.config(key, value)
     made: SparkSession = builder.getOrCreate()

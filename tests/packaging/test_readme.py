@@ -1,0 +1,170 @@
+"""README.md: its tables name what there is, and its examples run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+import spark_eoc
+from spark_eoc import errors
+from spark_eoc.source.options import OPTION_NAMES
+from spark_eoc.testing import servers
+from spark_eoc.testing.wait import until
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    """The text of one section, up to the next of its level."""
+    return README.partition(f"## {title}")[2].partition("\n## ")[0]
+
+
+def first_cells(text: str) -> set[str]:
+    """Names in back-ticks in the first cell of each row of a table."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+    return {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row)}
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, flags=re.S)
+
+
+def test_non_guarantees_come_before_everything_else():
+    """A reader learns first what is not promised."""
+    assert re.findall(r"^## (.*)$", README, flags=re.M)[0] == "What it does not promise"
+
+
+def test_the_source_table_has_every_option_and_no_other():
+    """Documented and accepted are the same set."""
+    assert first_cells(section("The source")) == set(OPTION_NAMES)
+
+
+def test_every_error_in_the_table_exists():
+    """A name that a reader searches for is one that can appear."""
+    names = {name for name in first_cells(section("Trouble")) if name.endswith("Error")}
+    assert len(names) > 8
+    assert [n for n in names if not hasattr(errors, n) and not hasattr(servers, n)] == []
+
+
+def test_make_targets_in_the_text_exist():
+    """`make demo` and `make test`, and whatever else is named."""
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make ([a-z]+)", README):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
+
+
+def test_files_that_are_linked_exist():
+    """No dead links into the repository."""
+    for path in re.findall(r"\]\(([A-Za-z_./0-9-]+)\)", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_writer_arguments_of_the_table_exist():
+    """Both writers take every argument that the common table lists."""
+    names = first_cells(section("The writers"))
+    assert "writer_id" in names
+    for writer in (spark_eoc.MySQLWriter, spark_eoc.RedisWriter):
+        missing = names - set(inspect.signature(writer).parameters)
+        assert not missing, f"{writer.__name__} does not take {missing}"
+
+
+def test_the_writers_lines_are_accepted():
+    """They build writers; building one connects to nothing."""
+    code = "\n".join(blocks(section("The writers")))
+    names = {"MySQLWriter": spark_eoc.MySQLWriter, "RedisWriter": spark_eoc.RedisWriter}
+    for line in filter(None, code.splitlines()):
+        assert eval(line, dict(names)) is not None
+
+
+def test_the_harness_example_can_be_defined():
+    """Its imports are right, and it is a test with fixtures of the plugin."""
+    (code,) = blocks(section("Test your own query"))
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert list(inspect.signature(names["test_my_query"]).parameters) == [
+        "tmp_path",
+        "mariadb",
+        "eoc_seed",
+    ]
+
+
+class LineServer:
+    """What `nc -lk` is: accepts a connection and sends it the lines, then keeps it open."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self.port = self._listener.getsockname()[1]
+        text = "".join(f"{line}\n" for line in lines).encode()
+        threading.Thread(target=self._serve, args=(text,), daemon=True).start()
+
+    def _serve(self, text: bytes) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            connection.sendall(text)
+            text = b""
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+
+@pytest.mark.usefixtures("stop_queries")
+def test_the_ten_lines_run(spark, mariadb, tmp_path):
+    """Copied as they are, with only addresses and paths put in."""
+    (code,) = blocks(section("Ten lines"))
+    assert len(code.splitlines()) == 10
+    server = LineServer(["a", "b", "a", "a"])
+    for theirs, ours in (
+        ("mysql://app@db/shop", mariadb.url()),
+        ('"port", 9999', f'"port", {server.port}'),
+        ("/var/lib/eoc", str(tmp_path)),
+    ):
+        assert theirs in code
+        code = code.replace(theirs, ours)
+    names = {"spark": spark}
+    exec(code, names)
+    try:
+        until(
+            lambda: counts(mariadb, names["query"]) == {"a": 3, "b": 1}, 90, "counts in the table"
+        )
+    finally:
+        names["query"].stop()
+        server.close()
+        shutil.rmtree(tmp_path / "clicks", ignore_errors=True)
+
+
+def counts(mariadb, query) -> dict[str, int]:
+    assert query.exception() is None
+    if not mariadb.query("SHOW TABLES LIKE 'clicks'"):
+        return {}
+    return dict(mariadb.query("SELECT value, count FROM clicks"))
+
+
+def test_the_producer_example_sends_its_lines(tmp_path):
+    """After `flush` both lines are in the buffer."""
+    from spark_eoc.buffer import LogReader, LogWriter  # noqa: PLC0415
+    from spark_eoc.receiver import Receiver, ReceiverOptions  # noqa: PLC0415
+
+    writer = LogWriter.open(tmp_path / "buffer")
+    receiver = Receiver(writer, ReceiverOptions(listen=("127.0.0.1", 0)))
+    receiver.start()
+    try:
+        (code,) = blocks(section("Producers that can be killed"))
+        exec(code.replace("9999", str(receiver.port)), {})
+        assert LogReader(tmp_path / "buffer").end_offset() == 2
+    finally:
+        receiver.stop()
+        writer.close()
