@@ -84,6 +84,10 @@ class LogClosedError(LogError):
     """The log was closed, or poisoned by a failed write or fsync; it takes nothing more."""
 
 
+class LogFullError(LogError):
+    """No space is left on the disk; nothing of this write is in the log, it may be tried again."""
+
+
 class ProtocolError(SparkEocError):
     """A peer of the acknowledged protocol said something that its state does not allow."""
 

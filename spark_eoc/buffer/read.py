@@ -1,0 +1,241 @@
+"""Reading the lines of a slice, where a task runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_eoc.buffer.columns import numbers, schema, times, values
+from spark_eoc.buffer.directory import corrupt, list_segments, segment_path
+from spark_eoc.buffer.frame import DATA, HEADER_BYTES, FrameHeader, frame_crc, parse_header
+from spark_eoc.buffer.index import SegmentIndex
+from spark_eoc.buffer.options import MIB
+from spark_eoc.buffer.published import read_start
+from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES, parse_segment_header
+from spark_eoc.buffer.slices import Slice
+from spark_eoc.errors import CorruptLogError, LogError, OffsetOutOfRangeError
+
+_WINDOW_BYTES = 4 * MIB
+_POLL_SECONDS = 0.1
+
+#: A batch is given out at the latest with so many rows or bytes, and at the earliest with MIN_ROWS.
+MIN_ROWS = 1_000
+TARGET_ROWS = 65_536
+TARGET_BYTES = 8 * MIB
+MOST_BYTES = 64 * MIB
+
+
+def read_slice(
+    piece: Slice, *, timestamp: bool = False, offset: bool = False, wait_seconds: float = 5.0
+) -> Iterator[Any]:
+    """Yields ``pyarrow.RecordBatch`` with exactly the ``piece.count`` records, in order.
+
+    Columns: ``value`` binary, as received; with ``timestamp`` the time of receipt,
+    ``timestamp('us', tz='UTC')``; with ``offset`` the record's offset, int64. Batches have at least
+    1,000 rows where there are as many and they aren't huge.
+
+    Waits up to ``wait_seconds`` for a shared file system to show what the driver saw. Then it
+    raises: OffsetOutOfRangeError if the segment was trimmed, LogError naming the host if it isn't
+    there, CorruptLogError if its bytes aren't what was written. It never yields fewer rows.
+    """
+    joiner = _Joiner(timestamp, offset, piece.first_offset)
+    for header, lines in _SliceFrames(piece, wait_seconds):
+        yield from joiner.add(header, lines)
+    yield from joiner.rest()
+
+
+class _SliceFrames:
+    """The data frames of a slice as (header, lines), the first and the last cut to measure."""
+
+    def __init__(self, piece: Slice, wait_seconds: float) -> None:
+        self._piece = piece
+        self._directory = Path(piece.path)
+        self._tag = bytes.fromhex(piece.buffer_id)[:8]
+        self._deadline = time.monotonic() + wait_seconds
+        self._next = piece.first_offset
+
+    def __iter__(self) -> Iterator[tuple[FrameHeader, Any]]:
+        place: tuple[int, int] | None = (self._piece.segment, self._piece.position)
+        while self._next < self._piece.end_offset:
+            before = self._next
+            try:
+                yield from self._segment(*(place or self._locate()))
+            except (LogError, FileNotFoundError) as error:
+                if self._next == before and place is None:
+                    self._wait(error)
+            place = None
+
+    def _segment(self, segment: int, position: int) -> Iterator[tuple[FrameHeader, Any]]:
+        """Frames from ``position`` to the end of the slice or of the segment."""
+        path = segment_path(self._directory, segment)
+        with path.open("rb", buffering=0) as file:
+            header = parse_segment_header(os.pread(file.fileno(), SEGMENT_HEADER_BYTES, 0))
+            if header is None or header.buffer_id.hex() != self._piece.buffer_id:
+                raise corrupt(path, 0, "it is not of this buffer")
+            window = _Window(file.fileno(), self._tag)
+            while self._next < self._piece.end_offset:
+                frame = window.frame(position)
+                if frame is None and window.at_end(position):
+                    return
+                if frame is None:
+                    raise corrupt(path, position, f"no whole frame with {self._next} is here")
+                self._check(path, position, frame)
+                if frame.header.kind == DATA and frame.header.end_offset > self._next:
+                    yield frame.header, self._lines(frame)
+                    self._next = min(frame.header.end_offset, self._piece.end_offset)
+                position += frame.header.length
+
+    def _check(self, path: Path, position: int, frame: _Frame) -> None:
+        if frame_crc(frame.bytes()) != frame.crc:
+            raise corrupt(path, position, "its crc is not that of its bytes")
+        if frame.header.base_offset > self._next:
+            raise corrupt(path, position, f"record {self._next} is missing before it")
+
+    def _lines(self, frame: _Frame) -> Any:
+        header = frame.header
+        skip = self._next - header.base_offset
+        count = min(header.end_offset, self._piece.end_offset) - self._next
+        return values(frame.buffer, frame.place, header).slice(skip, count)
+
+    def _locate(self) -> tuple[int, int]:
+        bases = list_segments(self._directory)
+        number = bisect_right(bases, self._next) - 1
+        if number < 0:
+            raise FileNotFoundError(segment_path(self._directory, self._next))
+        index = SegmentIndex(segment_path(self._directory, bases[number]), bases[number], self._tag)
+        return bases[number], index.find(self._next, None, self._next + 1)[0]
+
+    def _wait(self, error: Exception) -> None:
+        start = read_start(self._directory)
+        if start is not None and start > self._next:
+            raise OffsetOutOfRangeError(
+                f"record {self._next} of buffer {self._directory} was trimmed; start is {start}",
+                applied="nothing of this partition",
+                next_step="let only one query read under one consumer name",
+                offset=self._next,
+                start_offset=start,
+            ) from error
+        if time.monotonic() < self._deadline:
+            time.sleep(_POLL_SECONDS)
+        elif isinstance(error, CorruptLogError):
+            raise error
+        else:
+            host = socket.gethostname()
+            raise LogError(
+                f"host {host} can't read record {self._next} of {self._directory}: {error}",
+                applied="nothing of this partition",
+                next_step="put bufferPath where each executor sees it, or run on the driver's host",
+                host=host,
+                path=str(self._directory),
+            ) from error
+
+
+class _Frame(NamedTuple):
+    """A frame at ``place`` of an Arrow buffer; ``crc`` is what its header says."""
+
+    header: FrameHeader
+    crc: int
+    buffer: Any
+    place: int
+
+    def bytes(self) -> memoryview:
+        """Header and payload."""
+        return memoryview(self.buffer)[self.place : self.place + self.header.length]
+
+
+class _Window:
+    """Big reads of a segment; batches keep their bytes alive, so each read is a new buffer."""
+
+    def __init__(self, descriptor: int, tag: bytes) -> None:
+        self._descriptor = descriptor
+        self._tag = tag
+        self._buffer = pa.py_buffer(b"")
+        self._start = 0
+
+    def frame(self, position: int) -> _Frame | None:
+        """The frame at ``position``; None if no header or not all of it is there."""
+        frame = self._held(position)
+        if frame is None:
+            header = self._load(position, _WINDOW_BYTES)
+            frame = self._held(position)
+            if frame is None and header is not None:
+                self._load(position, header.length)
+                frame = self._held(position)
+        return frame
+
+    def at_end(self, position: int) -> bool:
+        """True if the file has no byte at ``position``."""
+        return not os.pread(self._descriptor, 1, position)
+
+    def _load(self, position: int, length: int) -> FrameHeader | None:
+        self._buffer = pa.py_buffer(os.pread(self._descriptor, length, position))
+        self._start = position
+        if self._buffer.size < HEADER_BYTES:
+            return None
+        parsed = parse_header(memoryview(self._buffer), 0, self._tag)
+        return parsed[0] if parsed else None
+
+    def _held(self, position: int) -> _Frame | None:
+        place = position - self._start
+        if place < 0 or place + HEADER_BYTES > self._buffer.size:
+            return None
+        parsed = parse_header(memoryview(self._buffer), place, self._tag)
+        if parsed is None or place + parsed[0].length > self._buffer.size:
+            return None
+        return _Frame(parsed[0], parsed[1], self._buffer, place)
+
+
+class _Joiner:
+    """Joins the lines of small frames into batches; big frames go through without a copy."""
+
+    def __init__(self, timestamp: bool, offset: bool, first_offset: int) -> None:
+        self._timestamp = timestamp
+        self._offset = offset
+        self._schema = schema(timestamp, offset)
+        self._first = first_offset
+        self._lines: list[Any] = []
+        self._times: list[tuple[int, int]] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, header: FrameHeader, lines: Any) -> Iterator[Any]:
+        """Takes in lines of one frame; yields batches that are ready."""
+        for start in range(0, len(lines), TARGET_ROWS):
+            piece = lines.slice(start, TARGET_ROWS)
+            size = header.payload_length * len(piece) // header.records
+            if self._must_go(len(piece), size):
+                yield from self.rest()
+            self._lines.append(piece)
+            self._times.append((header.receive_time_us, len(piece)))
+            self._rows += len(piece)
+            self._bytes += size
+
+    def _must_go(self, rows: int, size: int) -> bool:
+        if self._bytes + size > MOST_BYTES:
+            return True
+        full = self._rows + rows > TARGET_ROWS or self._bytes + size > TARGET_BYTES
+        return full and self._rows >= MIN_ROWS
+
+    def rest(self) -> Iterator[Any]:
+        """Yields what is left."""
+        if not self._rows:
+            return
+        columns = [_joined(self._lines)]
+        if self._timestamp:
+            columns.append(_joined([times(*pair) for pair in self._times]))
+        if self._offset:
+            columns.append(numbers(self._first, self._rows))
+        yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._first += self._rows
+        self._lines, self._times, self._rows, self._bytes = [], [], 0, 0
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
