@@ -11,6 +11,9 @@ Actions: ``kill`` (SIGKILL to this process), ``stop`` (SIGSTOP), ``raise``
 Hits are counted per process. When ``SPARK_EOC_FAILPOINT_DIR`` names a folder, hits are counted
 over all processes that share it, and each entry fires **once** among them, leaving a file
 ``<name>.fired`` that a test can wait for. Without it a restarted process fires again.
+
+``SPARK_EOC_FAILPOINT="@PATH"`` reads the entries from that file at every hit, so that processes
+that already run can be armed and disarmed; a file that is not there names nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ def parse(wanted: str) -> dict[str, tuple[int, str]]:
 
 
 def _fire(name: str, wanted: str) -> None:
-    entry = parse(wanted).get(name)
+    entry = parse(_read(wanted[1:]) if wanted.startswith("@") else wanted).get(name)
     if entry is None:
         return
     count, action = entry
@@ -110,6 +113,13 @@ def _fire(name: str, wanted: str) -> None:
     if folder:
         (Path(folder) / f"{name}.fired").touch()
     _act(name, action)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _own_hits(name: str) -> int:

@@ -28,20 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Server")
 
-#: Settings of the warm session: nothing that a test does should wait for a default of a cluster.
-SPARK_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.streaming.metricsEnabled": "false",
-    "spark.sql.streaming.pollingDelay": "10ms",
-    "spark.sql.streaming.stopTimeout": "30s",
-    "spark.driver.memory": "1g",
-}
-
 
 class Database:
     """A fresh, empty database of a test on the session's MariaDB, dropped afterwards."""
@@ -177,14 +163,10 @@ def own_redis(tmp_path: Path) -> Iterator[Redis]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One warm ``local[2]`` session a process; stop your queries, never the session."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415  heavy, only when it is used
+    from spark_eoc.testing.session import build_session  # noqa: PLC0415
 
-    builder: Any = SparkSession.builder.master("local[2]").appName("spark_eoc tests")
-    for key, value in SPARK_SETTINGS.items():
-        builder = builder.config(key, value)
     warehouse = tmp_path_factory.mktemp("warehouse")
-    session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session = build_session({"spark.sql.warehouse.dir": str(warehouse)})
     yield session
     session.stop()
 

@@ -86,6 +86,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._started_at = 0.0
         self._ends_without_progress = 0
+        self._progress_at_end = 0
 
     def __enter__(self) -> Supervisor:
         self.start()
@@ -150,7 +151,6 @@ class Supervisor:
             if seen is None:
                 seen = now
             elif now is not None and now > seen:
-                self._ends_without_progress = 0
                 self._tell("progress", f"{now} so far")
                 return
             if time.monotonic() > deadline:
@@ -241,6 +241,9 @@ class Supervisor:
         run = self.run
         if run is None or run.running:
             return
+        now = _or_none(self._progress)
+        if now is not None and now > self._progress_at_end:
+            self._ends_without_progress, self._progress_at_end = 0, now
         self._ends_without_progress += 1
         self.unexpected.append(f"{run.log_path.name} ended with {run.exit_code}")
         self._tell("end", f"{run.log_path.name} ended by itself with {run.exit_code}")

@@ -83,6 +83,10 @@ class TranscriptWriter:
         self._write(number)
         self._file.flush()
 
+    def flush(self) -> None:
+        """Hands everything to the operating system."""
+        self._file.flush()
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()

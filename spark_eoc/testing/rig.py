@@ -1,0 +1,224 @@
+"""Everything around a workload under kills: feeders, servers, a supervisor, the verdict.
+
+with Rig(folder, mariadb=mariadb, redis=redis) as rig, rig.supervise() as supervisor:
+    supervisor.carry_out(KillSchedule(seed, count=10))
+    verdicts = rig.settle(supervisor)
+for verdict in verdicts.values():
+    verdict.require_clean()
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_eoc.testing.checker import LedgerState, Row, Verdict, check
+from spark_eoc.testing.evidence import (
+    mysql_ledger,
+    mysql_rows,
+    read_buffer,
+    redis_ledger,
+    redis_rows,
+)
+from spark_eoc.testing.feeder import Feeder
+from spark_eoc.testing.kills import Kill
+from spark_eoc.testing.ports import free_port
+from spark_eoc.testing.servers import MariaDB, Redis
+from spark_eoc.testing.supervisor import Event, Supervisor
+from spark_eoc.testing.wait import WaitTimeoutError
+from spark_eoc.testing.workload import TABLE_SQL, Job, Stream
+
+MYSQL, REDIS = "mysql", "redis"
+
+#: Few different lines, so that counters of Redis are added to again and again.
+_WORDS = 211
+
+
+class Target:
+    """One sink of a rig, as the checker sees it."""
+
+    def __init__(self, stream: Stream, rows: Callable[[], list[Row]], count: Callable[[], int],
+                 ledger: Callable[[], LedgerState | None]) -> None:  # fmt: skip
+        self.stream = stream
+        self.rows = rows
+        self.count = count
+        self.ledger = ledger
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ledger shows no open batch."""
+        ledger = self.ledger()
+        return ledger is not None and ledger.open_batch is None
+
+
+class Rig:
+    """A job with a stream for each server that is given, one feeder each, and its checks.
+
+    ``options`` are the source's, ``writers`` the writers' by sink, ``on_failure`` as in
+    :class:`~spark_eoc.testing.workload.Job`. A context manager: leaving it closes the feeders; the
+    servers are the caller's.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        mariadb: MariaDB | None = None,
+        redis: Redis | None = None,
+        on_failure: str = "end",
+        options: Mapping[str, str] | None = None,
+        writers: Mapping[str, Mapping[str, Any]] | None = None,
+        settings: Mapping[str, str] | None = None,
+        per_second: float = 300.0,
+    ) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._mariadb, self._redis = mariadb, redis
+        self._name = f"rig_{uuid.uuid4().hex[:10]}"
+        self._options = {"minPartitions": "2", "maxRowsPerTrigger": "400", **(options or {})}
+        self._writers = writers or {}
+        self.targets: dict[str, Target] = {}
+        if mariadb is not None:
+            self.targets[MYSQL] = self._mysql(mariadb)
+        if redis is not None:
+            self.targets[REDIS] = self._redis_target(redis)
+        self.job = Job(
+            tuple(target.stream for target in self.targets.values()),
+            str(self.folder),
+            on_failure,
+            settings or {},
+        )
+        self._per_second = per_second
+        self.feeders: dict[str, Feeder] = {}
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for feeder in self.feeders.values():
+            feeder.close()
+
+    def feed(self) -> None:
+        """Begins, or goes on, to send lines to every stream."""
+        for sink, target in self.targets.items():
+            if sink in self.feeders:
+                self.feeders[sink].go_on()
+                continue
+            assert target.stream.listen is not None
+            self.feeders[sink] = Feeder(
+                int(target.stream.listen.rpartition(":")[2]),
+                f"feeder-{sink}",
+                Path(target.stream.folder) / "transcript",
+                _lines(sink),
+                per_second=self._per_second,
+            )
+
+    def progress(self) -> int:
+        """Rows in the sink that has fewest: grows only while every query works."""
+        return min(target.count() for target in self.targets.values())
+
+    def supervise(
+        self, *, env: Mapping[str, str] | None = None, on_event: Callable[[Event], None] = print
+    ) -> Supervisor:
+        """A supervisor of the job; entering it starts the first run. Feeds as well."""
+        self.feed()
+        servers: dict[Kill, Any] = {Kill.MARIADB: self._mariadb, Kill.REDIS: self._redis}
+        return Supervisor(
+            self.job.command(),
+            folder=self.folder,
+            progress=self.progress,
+            env=env,
+            servers={kind: server for kind, server in servers.items() if server is not None},
+            on_event=on_event,
+        )
+
+    def settle(self, supervisor: Supervisor, timeout: float = 120.0) -> dict[str, Verdict]:
+        """Pauses the feeders, waits until all is durable and in the sinks, and checks.
+
+        The verdict is also given when it does not settle in time: then it says what is missing.
+        """
+        for feeder in self.feeders.values():
+            feeder.pause()
+        try:
+            supervisor.until(self._flushed, timeout=timeout, what="all lines durable")
+            supervisor.until(self._drained, timeout=timeout, what="all lines in the sinks")
+        except WaitTimeoutError as error:
+            verdicts = self.verdicts()
+            if all(verdict.clean for verdict in verdicts.values()):
+                raise
+            raise AssertionError(f"{error}; {self._describe(verdicts)}") from error
+        return self.verdicts()
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """What the checker says of every sink now; feeders must be paused."""
+        return {sink: self.verdict(sink) for sink in self.targets}
+
+    def verdict(self, sink: str) -> Verdict:
+        """Of one sink. The buffer is compared unless it was trimmed."""
+        target = self.targets[sink]
+        lines = read_buffer(target.stream.buffer)
+        whole = bool(lines) and lines[0].offset == 0
+        return check(
+            [self.feeders[sink].transcript()],
+            target.rows(),
+            buffer=lines if whole else None,
+            ledger=target.ledger(),
+        )
+
+    def _flushed(self) -> bool:
+        return all(feeder.flushed for feeder in self.feeders.values())
+
+    def _drained(self) -> bool:
+        return all(
+            target.count() >= self.feeders[sink].acknowledged and target.closed
+            for sink, target in self.targets.items()
+        )
+
+    @staticmethod
+    def _describe(verdicts: Mapping[str, Verdict]) -> str:
+        return "; ".join(f"{sink}: {verdict}" for sink, verdict in verdicts.items())
+
+    def _stream(self, sink: str, url: str, target: str) -> Stream:
+        folder = self.folder / sink
+        folder.mkdir()
+        listen = f"127.0.0.1:{free_port()}"
+        writer = self._writers.get(sink, {})
+        return Stream(sink, url, target, str(folder), listen, self._options, writer)
+
+    def _mysql(self, server: MariaDB) -> Target:
+        server.query(f"CREATE DATABASE {self._name}")
+        server.query(TABLE_SQL.format(table=f"{self._name}.rows"))
+        table = f"{self._name}.`rows`"
+        return Target(
+            self._stream(MYSQL, server.url(self._name), "rows"),
+            lambda: _with(server.connect(self._name), lambda c: mysql_rows(c, table)),
+            lambda: int(str(server.query(f"SELECT COUNT(*) FROM {table}")[0][0])),  # noqa: S608
+            lambda: _with(server.connect(self._name), mysql_ledger),
+        )
+
+    def _redis_target(self, server: Redis) -> Target:
+        prefix = f"{self._name}:"
+        ledger = f"{self._name}_ledger"
+        self._writers = {**self._writers, REDIS: {"ledger": ledger, **self._writers.get(REDIS, {})}}
+        return Target(
+            self._stream(REDIS, server.url(), prefix),
+            lambda: redis_rows(server.client(), prefix),
+            lambda: len(redis_rows(server.client(), prefix)),
+            lambda: redis_ledger(server.client(), ledger=ledger),
+        )
+
+
+def _with(connection: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(connection)
+    finally:
+        connection.close()
+
+
+def _lines(sink: str) -> Iterator[bytes]:
+    for number in itertools.count(1):
+        yield b"line %d" % number if sink == MYSQL else b"word%d" % (number * number % _WORDS)
