@@ -191,10 +191,10 @@ class Rig:
 
     def _mysql(self, server: MariaDB) -> Target:
         server.query(f"CREATE DATABASE {self._name}")
-        server.query(TABLE_SQL.format(table=f"{self._name}.rows"))
-        table = f"{self._name}.`rows`"
+        server.query(TABLE_SQL.format(table=f"{self._name}.landed"))
+        table = f"{self._name}.landed"
         return Target(
-            self._stream(MYSQL, server.url(self._name), "rows"),
+            self._stream(MYSQL, server.url(self._name), "landed"),
             lambda: _with(server.connect(self._name), lambda c: mysql_rows(c, table)),
             lambda: int(str(server.query(f"SELECT COUNT(*) FROM {table}")[0][0])),  # noqa: S608
             lambda: _with(server.connect(self._name), mysql_ledger),
