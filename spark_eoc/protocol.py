@@ -116,7 +116,7 @@ class Refusal:
 
 def may_become_hello(start: bytes) -> bool:
     """Whether a first line that begins with ``start`` (no newline yet) can still be a hello."""
-    if _LIKE_HELLO.match(start):
+    if means_hello(start):
         return True
     if len(start) > MAX_HELLO_BYTES:
         return False
@@ -127,12 +127,17 @@ def may_become_hello(start: bytes) -> bool:
     )
 
 
+def means_hello(start: bytes) -> bool:
+    """Whether a first line that begins with ``start`` is a hello or a malformed one, not data."""
+    return _LIKE_HELLO.match(start) is not None
+
+
 def parse_hello(line: bytes) -> Hello | None:
     """The hello in a connection's first line (without newline); None if it is plain data.
 
     Raises ProtocolError with the fact ``code`` for a line that means to be a hello and is not one.
     """
-    if not _LIKE_HELLO.match(line):
+    if not means_hello(line):
         return None
     if not line.startswith(b"EOC/1 "):
         raise ProtocolError("this receiver speaks EOC/1 only", code="version")

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import logging
+import threading
+import time
+from collections.abc import Callable
 
+from spark_eoc.receiver.committer import Committer, Log
+from spark_eoc.receiver.counts import Counts, ReceiverStats
+from spark_eoc.receiver.inbox import Inbox
+from spark_eoc.receiver.loop import Loop
 from spark_eoc.receiver.options import ReceiverOptions
+from spark_eoc.receiver.sockets import is_loopback
 
-
-@dataclass(frozen=True)
-class ReceiverStats:
-    """Counts since the start of one receiver; a snapshot."""
-
-    connections: int = 0
-    accepted: int = 0
-    lines: int = 0
-    line_bytes: int = 0
-    flushes: int = 0
-    repeated_lines: int = 0
-    oversize_lines: int = 0
-    dropped_unfinished: int = 0
-    refused: int = 0
-    pending_bytes: int = 0
-    unfinished_bytes: int = 0
-    waiting_for_room: bool = False
+log = logging.getLogger(__name__)
 
 
 class Receiver:
@@ -37,38 +28,81 @@ class Receiver:
     producers were told ``ERR log``, and nothing more is taken.
     """
 
-    def __init__(self, writer: Any, options: ReceiverOptions) -> None:
-        self._writer = writer
+    def __init__(
+        self, writer: Log, options: ReceiverOptions, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self.options = options
+        self._counts = Counts()
+        self._inbox = Inbox(options.flush_interval_ms / 1000, options.max_frame_bytes)
+        self._loop = Loop(options, self._inbox, writer.buffer_id, self._counts)
+        self._committer = Committer(writer, self._inbox, options, self._loop.deliver, clock)
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> Receiver:
         """Binds (``listen``; OSError if it can't) or begins to connect, and returns at once."""
-        raise NotImplementedError
+        self._loop.open()
+        if self.options.listen is not None:
+            host = self.options.listen[0]
+            if not is_loopback(host) and not (self.options.tls or self.options.token):
+                log.warning(
+                    "listening on %s without TLS or token: whoever reaches it can add lines",
+                    host,
+                )
+        for name, body in (("socket", self._loop.run), ("commit", self._committer.run)):
+            thread = threading.Thread(target=body, name=f"spark-eoc-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return self
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Takes no more bytes, makes what was received durable where there is room for it,
         acknowledges that, closes all sockets, ends the threads. Idempotent; never raises for
         an earlier ``error``."""
-        raise NotImplementedError
+        self._loop.end()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                log.warning("%s did not end within %g s", thread.name, timeout_s)
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes lines: started, not stopped, no ``error``."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
     @property
     def port(self) -> int:
         """The bound port with ``listen``, the peer's port with ``connect``."""
-        raise NotImplementedError
+        return self._loop.port
 
     @property
     def error(self) -> BaseException | None:
         """Why the receiver stopped by itself; None while it works, and after a clean stop."""
-        raise NotImplementedError
+        return self._loop.error
 
     @property
     def connected(self) -> bool:
         """Whether at least one peer is connected now."""
-        raise NotImplementedError
+        return bool(self._loop.peers.connections)
 
     def stats(self) -> ReceiverStats:
         """Counts so far."""
-        raise NotImplementedError
+        now = self._counts
+        peers = list(self._loop.peers.connections)
+        return ReceiverStats(
+            connections=len(peers),
+            accepted=now.accepted,
+            lines=now.lines,
+            line_bytes=now.line_bytes,
+            flushes=now.flushes,
+            repeated_lines=now.repeated_lines + sum(peer.repeated for peer in peers),
+            oversize_lines=now.oversize_lines + sum(peer.oversize for peer in peers),
+            dropped_unfinished=now.dropped_unfinished,
+            refused=now.refused,
+            pending_bytes=self._inbox.nbytes,
+            unfinished_bytes=now.unfinished_bytes,
+            waiting_for_room=self._committer.waiting_for_room,
+        )
 
     def __enter__(self) -> Receiver:
         return self.start()

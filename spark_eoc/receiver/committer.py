@@ -1,0 +1,225 @@
+"""The commit thread: one frame, one fsync, then all acknowledgements.
+
+While one flush is on its way to the disk the next one collects in the inbox, so a slow disk makes
+larger flushes, not a queue of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_eoc.buffer.block import LineBlock, ProducerState, Run
+from spark_eoc.failpoints import hit
+from spark_eoc.receiver.connection import Connection
+from spark_eoc.receiver.inbox import Chunk, Inbox
+from spark_eoc.receiver.lines import cut_lines
+from spark_eoc.receiver.options import ReceiverOptions
+
+log = logging.getLogger(__name__)
+
+#: How often a log without room is asked again, seconds, and how often it is complained about.
+ROOM_POLL_S = 0.02
+COMPLAIN_S = 30.0
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Log(Protocol):
+    """What the receiver needs of a ``LogWriter``."""
+
+    @property
+    def buffer_id(self) -> str:
+        """Identity of the buffer."""
+
+    @property
+    def producers(self) -> Mapping[bytes, ProducerState]:
+        """What is appended of each producer."""
+
+    def append(self, block: LineBlock, *, receive_time_us: int) -> int:
+        """Adds one frame, not durable yet; OSError ENOSPC leaves the log as it was."""
+
+    def sync(self) -> int:
+        """Makes all that is appended durable."""
+
+    def room(self, nbytes: int) -> bool:
+        """Whether a frame of so many bytes may be added now."""
+
+    def apply_trim(self) -> object:
+        """Drops what every consumer has done with."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A producer's last durable line, for the connection that said hello."""
+
+    connection: Connection
+    last: int
+
+
+@dataclass(frozen=True)
+class Durable:
+    """All lines up to ``sequence`` that came over this connection are durable."""
+
+    connection: Connection
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """One flush is done, or room was made."""
+
+    records: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The commit thread is done; ``error`` says why if it wasn't asked to end."""
+
+    error: BaseException | None
+
+
+Event = Answered | Durable | Flushed | Ended
+Deliver = Callable[[list[Event]], None]
+
+
+class Committer:
+    """``run`` is the commit thread's body; ``deliver`` hands events to the socket thread."""
+
+    def __init__(
+        self,
+        writer: Log,
+        inbox: Inbox,
+        options: ReceiverOptions,
+        deliver: Deliver,
+        clock: Callable[[], float],
+    ) -> None:
+        self._writer = writer
+        self._inbox = inbox
+        self._options = options
+        self._deliver = deliver
+        self._clock = clock
+        self._last_trim = time.monotonic()
+        self._complained = 0.0
+        self.waiting_for_room = False
+
+    def run(self) -> None:
+        """Commits until the inbox is closed and empty, or the log fails."""
+        try:
+            while self._step():
+                pass
+        except BaseException as error:  # noqa: BLE001 - the thread's end: handed on, not lost
+            self._deliver([Ended(error)])
+        else:
+            self._deliver([Ended(None)])
+
+    def _step(self) -> bool:
+        self._inbox.wait()
+        self._answer()
+        self._trim()
+        chunks = self._portion()
+        if chunks:
+            self._commit(chunks)
+            return True
+        if self._inbox.closing:
+            # What is left has no room; it was never acknowledged.
+            return False
+        if self._inbox.nbytes:
+            self._inbox.pause(ROOM_POLL_S)
+        return True
+
+    def _answer(self) -> None:
+        """Answers hellos. All that was appended is durable here, and nothing is on its way."""
+        answers: list[Event] = []
+        for connection in self._inbox.take_hellos():
+            state = self._writer.producers.get(connection.producer)
+            answers.append(Answered(connection, state.last_sequence if state else 0))
+        if answers:
+            self._deliver(answers)
+
+    def _portion(self) -> list[Chunk]:
+        """As many waiting chunks as one frame and the log have room for; none: wait."""
+        for limit in (self._options.max_frame_bytes, 1):
+            chunks = self._inbox.first(limit)
+            if not chunks:
+                self.waiting_for_room = False
+                return []
+            if self._writer.room(frame_bytes(chunks)):
+                self.waiting_for_room = False
+                return self._inbox.take(limit)
+        self._no_room("the buffer is full until a consumer commits")
+        return []
+
+    def _commit(self, chunks: list[Chunk]) -> None:
+        block = to_block(chunks)
+        try:
+            self._writer.append(block, receive_time_us=int(self._clock() * 1e6))
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            self._inbox.put_back(chunks)
+            self._no_room(f"the buffer's disk is full ({error})")
+            self._inbox.pause(ROOM_POLL_S)
+            return
+        self._writer.sync()
+        hit("receiver.before_ack")
+        self._deliver(acknowledgements(chunks, block))
+
+    def _no_room(self, why: str) -> None:
+        self.waiting_for_room = True
+        now = time.monotonic()
+        if not self._complained or now - self._complained > COMPLAIN_S:
+            self._complained = now
+            log.warning(
+                "%s: %d bytes wait in memory and sockets are not read; going on when there is room",
+                why,
+                self._inbox.nbytes,
+            )
+
+    def _trim(self) -> None:
+        """Now and then, and whenever there may be room to gain."""
+        now = time.monotonic()
+        interval = ROOM_POLL_S if self.waiting_for_room else self._options.trim_interval_ms / 1000
+        if now - self._last_trim >= interval:
+            self._last_trim = now
+            self._writer.apply_trim()
+
+
+def to_block(chunks: list[Chunk]) -> LineBlock:
+    """One block of all chunks' lines, in order; neighbours of one sender share a run."""
+    data, offsets, _ = cut_lines(b"".join(chunk.data for chunk in chunks))
+    runs: list[Run] = []
+    for chunk in chunks:
+        last = runs[-1] if runs else None
+        if last is not None and _follows(last, chunk):
+            runs[-1] = Run(last.producer, last.records + chunk.records, last.first_sequence)
+        else:
+            runs.append(Run(chunk.producer, chunk.records, chunk.first))
+    return LineBlock(memoryview(data), memoryview(offsets), tuple(runs))
+
+
+def _follows(run: Run, chunk: Chunk) -> bool:
+    if run.producer != chunk.producer:
+        return False
+    return not run.producer or run.first_sequence + run.records == chunk.first
+
+
+def frame_bytes(chunks: list[Chunk]) -> int:
+    """An upper bound of the frame that these chunks become."""
+    return 512 + sum(
+        len(chunk.data) + 4 * chunk.records + len(chunk.producer) + 24 for chunk in chunks
+    )
+
+
+def acknowledgements(chunks: list[Chunk], block: LineBlock) -> list[Event]:
+    """Who has to be told what after these chunks' fsync."""
+    newest = {
+        chunk.connection: chunk.first + chunk.records - 1 for chunk in chunks if chunk.producer
+    }
+    events: list[Event] = [Durable(connection, last) for connection, last in newest.items()]
+    return [*events, Flushed(block.records, block.data_bytes)]

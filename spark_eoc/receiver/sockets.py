@@ -1,0 +1,82 @@
+"""The few socket calls of the receiver, with TLS's extra answers folded in. Never blocks."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+
+from spark_eoc.receiver.options import READ_BYTES
+
+
+def read_some(sock: socket.socket) -> bytes | None:
+    """Bytes that are there; None if there are none yet, b"" at a clean end; OSError at a reset."""
+    try:
+        data = sock.recv(READ_BYTES)
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return None
+    if not isinstance(sock, ssl.SSLSocket) or not data:
+        return data
+    # Decrypted bytes that are left inside the TLS layer make no socket readable: take them now.
+    parts = [data]
+    while sock.pending():
+        parts.append(sock.recv(sock.pending()))
+    return b"".join(parts)
+
+
+def write_some(sock: socket.socket, data: bytearray) -> bool:
+    """Sends from the front of ``data`` and deletes what was sent; True if nothing is left."""
+    try:
+        while data:
+            del data[: sock.send(data)]
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return False
+    return True
+
+
+def shake_hands(sock: socket.socket) -> bool:
+    """Goes on with a TLS handshake; True when it is done. OSError if it failed."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return True
+    try:
+        sock.do_handshake()
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return False
+    return True
+
+
+def adopt(
+    sock: socket.socket, context: ssl.SSLContext | None, server_name: str | None
+) -> socket.socket:
+    """A connected socket made ready for the loop; TLS begins later, in ``shake_hands``."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if context is None:
+        return sock
+    # A cut stream must not look like a clean end (suppress_ragged_eofs), since the end of a
+    # plain stream completes its last line.
+    return context.wrap_socket(
+        sock,
+        server_side=server_name is None,
+        server_hostname=server_name,
+        do_handshake_on_connect=False,
+        suppress_ragged_eofs=False,
+    )
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket; OSError if it can't be bound."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    sock = socket.create_server((host, port), family=family, backlog=512)
+    sock.setblocking(False)
+    return sock
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address; names other than localhost: no."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
