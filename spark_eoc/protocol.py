@@ -120,7 +120,7 @@ def may_become_hello(start: bytes) -> bool:
         return True
     if len(start) > MAX_HELLO_BYTES:
         return False
-    return re.fullmatch(rb"E|EO|EOC|EOC/[0-9]*", start) is not None or (
+    return re.fullmatch(rb"(?:E|EO|EOC|EOC/[0-9]*)?", start) is not None or (
         b" " in start
         and re.match(rb"EOC/[0-9]+ ", start) is not None
         and b"producer=".startswith(start.split(b" ", 1)[1])

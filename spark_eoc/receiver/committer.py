@@ -6,7 +6,6 @@ larger flushes, not a queue of them.
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_eoc.buffer.block import LineBlock, ProducerState, Run
+from spark_eoc.errors import LogClosedError, LogError, LogFullError
 from spark_eoc.failpoints import hit
 from spark_eoc.receiver.connection import Connection
 from spark_eoc.receiver.inbox import Chunk, Inbox
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 #: How often a log without room is asked again, seconds, and how often it is complained about.
 ROOM_POLL_S = 0.02
 COMPLAIN_S = 30.0
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Log(Protocol):
@@ -41,7 +39,7 @@ class Log(Protocol):
         """What is appended of each producer."""
 
     def append(self, block: LineBlock, *, receive_time_us: int) -> int:
-        """Adds one frame, not durable yet; OSError ENOSPC leaves the log as it was."""
+        """Adds one frame, not durable yet; LogFullError leaves the log as it was."""
 
     def sync(self) -> int:
         """Makes all that is appended durable."""
@@ -50,7 +48,7 @@ class Log(Protocol):
         """Whether a frame of so many bytes may be added now."""
 
     def apply_trim(self) -> object:
-        """Drops what every consumer has done with."""
+        """Drops what every consumer has done with; LogError if the disk refuses for now."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +157,9 @@ class Committer:
         block = to_block(chunks)
         try:
             self._writer.append(block, receive_time_us=int(self._clock() * 1e6))
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
+        except LogFullError as error:
             self._inbox.put_back(chunks)
-            self._no_room(f"the buffer's disk is full ({error})")
+            self._no_room(str(error))
             self._inbox.pause(ROOM_POLL_S)
             return
         self._writer.sync()
@@ -187,7 +183,12 @@ class Committer:
         interval = ROOM_POLL_S if self.waiting_for_room else self._options.trim_interval_ms / 1000
         if now - self._last_trim >= interval:
             self._last_trim = now
-            self._writer.apply_trim()
+            try:
+                self._writer.apply_trim()
+            except LogClosedError:
+                raise
+            except LogError as error:
+                log.warning("%s", error)
 
 
 def to_block(chunks: list[Chunk]) -> LineBlock:
