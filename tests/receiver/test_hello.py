@@ -36,9 +36,20 @@ def test_a_hello_is_read_as_it_was_written(hello):
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"EOC", b"EOC/1", b"EOC/1 ", b"EOC/1 consumer=x", b"EOC/x producer=x", 
-     b"eoc/1 producer=x", b" EOC/1 producer=x", b"GET / HTTP/1.1", b"EOC/1  producer=x", b"\xff\xfe"],
-)  # fmt: skip
+    [
+        b"",
+        b"EOC",
+        b"EOC/1",
+        b"EOC/1 ",
+        b"EOC/1 consumer=x",
+        b"EOC/x producer=x",
+        b"eoc/1 producer=x",
+        b" EOC/1 producer=x",
+        b"EOC/1  producer=x",
+        b"GET / HTTP/1.1",
+        b"\xff\xfe",
+    ],
+)
 def test_a_first_line_that_merely_resembles_a_hello_is_data(line):
     """nc never sends `EOC/<digits> producer=`; nothing shorter is taken for it."""
     assert parse_hello(line) is None
