@@ -82,8 +82,8 @@ class Ended:
     error: BaseException | None
 
 
-Event = Answered | Durable | Flushed | Ended
-Deliver = Callable[[list[Event]], None]
+Report = Answered | Durable | Flushed | Ended
+Deliver = Callable[[list[Report]], None]
 
 
 class Committer:
@@ -133,7 +133,7 @@ class Committer:
 
     def _answer(self) -> None:
         """Answers hellos. All that was appended is durable here, and nothing is on its way."""
-        answers: list[Event] = []
+        answers: list[Report] = []
         for connection in self._inbox.take_hellos():
             state = self._writer.producers.get(connection.producer)
             answers.append(Answered(connection, state.last_sequence if state else 0))
@@ -217,10 +217,10 @@ def frame_bytes(chunks: list[Chunk]) -> int:
     )
 
 
-def acknowledgements(chunks: list[Chunk], block: LineBlock) -> list[Event]:
+def acknowledgements(chunks: list[Chunk], block: LineBlock) -> list[Report]:
     """Who has to be told what after these chunks' fsync."""
     newest = {
         chunk.connection: chunk.first + chunk.records - 1 for chunk in chunks if chunk.producer
     }
-    events: list[Event] = [Durable(connection, last) for connection, last in newest.items()]
+    events: list[Report] = [Durable(connection, last) for connection, last in newest.items()]
     return [*events, Flushed(block.records, block.data_bytes)]

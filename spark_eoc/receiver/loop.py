@@ -12,7 +12,7 @@ from functools import partial
 
 from spark_eoc.backoff import Backoff
 from spark_eoc.protocol import Refusal
-from spark_eoc.receiver.committer import Answered, Durable, Ended, Event, Flushed
+from spark_eoc.receiver.committer import Answered, Durable, Ended, Flushed, Report
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Inbox
 from spark_eoc.receiver.options import ReceiverOptions
@@ -45,7 +45,7 @@ class Loop:
         self.peers = Peers(options, inbox, buffer_id, counts, self._selector)
         self.peers.on_bytes = self._heard
         self._wake, self._waker = socket.socketpair()
-        self._mailbox: deque[Event] = deque()
+        self._mailbox: deque[Report] = deque()
         self._listener: socket.socket | None = None
         self._backoff = Backoff(options.reconnect_min_ms / 1000, options.reconnect_max_ms / 1000)
         self._next_connect = 0.0
@@ -70,7 +70,7 @@ class Loop:
             accept = partial(self._accept, self._listener)
             self._selector.register(self._listener, selectors.EVENT_READ, accept)
 
-    def deliver(self, events: list[Event]) -> None:
+    def deliver(self, events: list[Report]) -> None:
         """What the commit thread has to tell."""
         self._mailbox.extend(events)
         self._poke()
@@ -140,7 +140,7 @@ class Loop:
     def _heard(self) -> None:
         self._backoff.reset()
 
-    def _react(self, event: Event) -> None:
+    def _react(self, event: Report) -> None:
         if isinstance(event, Answered):
             self.peers.answered(event)
         elif isinstance(event, Durable):
