@@ -1,0 +1,234 @@
+"""Arrow columns to the text of multi-row INSERT statements, by Arrow's kernels only.
+
+No row is touched by Python. Every value becomes a literal of its own: numbers without quotes, all
+else in quotes with each quote doubled. That is the whole escaping of a utf8mb4 session whose SQL
+mode has NO_BACKSLASH_ESCAPES, which every connection of this package sets; so no data can end its
+literal and become SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eoc.errors import BadRowError
+
+#: Rows that are rendered at once; a statement is cut from such a block.
+BLOCK_ROWS = 16_384
+_BLOCK_BYTES = 32 * 1024 * 1024
+_QUOTE = re.compile(b"'")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the target's column keeps of a value; None where it keeps all.
+
+    ``fraction_digits`` are decimals of seconds or of a DECIMAL, ``nan_as_null`` turns NaN and
+    infinity into NULL instead of refusing them.
+    """
+
+    fraction_digits: int | None = None
+    nan_as_null: bool = False
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A column's literals: ``text`` without the quotes, which are written where ``quoted``.
+
+    ``text`` holds whole literals (with their quotes) where it has NULLs.
+    """
+
+    text: pa.Array
+    prefix: str = ""
+    quoted: bool = False
+
+
+def blocks(table: pa.Table) -> Iterator[pa.Table]:
+    """The table in pieces of a bounded size, in order."""
+    for start in range(0, table.num_rows, BLOCK_ROWS):
+        yield from _halved(table.slice(start, BLOCK_ROWS))
+
+
+def _halved(table: pa.Table) -> Iterator[pa.Table]:
+    if table.num_rows <= 1 or table.nbytes <= _BLOCK_BYTES:
+        yield table
+        return
+    half = table.num_rows // 2
+    yield from _halved(table.slice(0, half))
+    yield from _halved(table.slice(half))
+
+
+@dataclass(frozen=True)
+class Around:
+    """What surrounds the rows of a statement, and how long it may get, in bytes.
+
+    Statements stay below ``size``; one row alone may need up to ``limit``.
+    """
+
+    head: bytes
+    tail: bytes
+    size: int
+    limit: int
+
+    def room(self) -> tuple[int, int]:
+        """Bytes for the rows: of a usual statement, and of one with a single row."""
+        fixed = len(self.head) + len(self.tail)
+        return min(self.size, self.limit) - fixed, self.limit - fixed
+
+
+def statements(
+    table: pa.Table, fits: Mapping[str, Fit], around: Around
+) -> Iterator[tuple[bytes, int]]:
+    """The statements that insert the table, in order, each with its number of rows.
+
+    BadRowError if one row is longer than the limit, or has a value that the target can't keep.
+    """
+    for block in blocks(table):
+        yield from _cut(_rows_text(block, fits), around)
+
+
+def _rows_text(table: pa.Table, fits: Mapping[str, Fit]) -> pa.Array:
+    """One text a row, ``(v,v,…),``: joined without a copy, since an array's texts lie in a row."""
+    parts: list[pa.Array | pa.Scalar] = []
+    pending = "("
+    for name in table.column_names:
+        literal = render(_one_chunk(table.column(name)), fits.get(name, Fit()), name)
+        text, prefix = literal.text, literal.prefix
+        if literal.quoted and text.null_count == 0:
+            parts += [_scalar(pending + prefix + "'"), text]
+            pending = "',"
+            continue
+        if literal.quoted:
+            text = _join(_scalar(prefix + "'"), text, _scalar("'"))
+        parts += [_scalar(pending), text]
+        pending = ","
+    parts.append(_scalar(pending[:-1] + "),"))
+    return _join(*parts, null_handling="replace", null_replacement="NULL")
+
+
+def _join(*parts: pa.Array | pa.Scalar, **options: str) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, _scalar(""), **options)
+
+
+def _scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text.encode(), pa.binary())
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _cut(text: pa.Array, around: Around) -> Iterator[tuple[bytes, int]]:
+    offsets = memoryview(text.buffers()[1]).cast("i")[text.offset : text.offset + len(text) + 1]
+    data = memoryview(text.buffers()[2])
+    size, limit = around.room()
+    start = 0
+    while start < len(text):
+        # The last row's comma is not sent, hence the one byte more.
+        stop = bisect_right(offsets, offsets[start] + size + 1, lo=start + 1) - 1
+        stop = max(stop, start + 1)
+        length = offsets[stop] - 1 - offsets[start]
+        if length > limit:
+            raise _too_long(length, limit)
+        rows = data[offsets[start] : offsets[stop] - 1]
+        yield b"".join((around.head, rows, around.tail)), stop - start
+        start = stop
+
+
+def _too_long(length: int, limit: int) -> BadRowError:
+    return BadRowError(
+        f"a row needs {length} bytes of SQL text, and the server's max_allowed_packet leaves "
+        f"{limit}",
+        applied="nothing of this partition",
+        next_step="raise max_allowed_packet on the server: SET GLOBAL max_allowed_packet=…",
+    )
+
+
+def render(column: pa.Array, fit: Fit, name: str) -> Literal:
+    """A column's literals; BadRowError names it if a value can't be kept unharmed."""
+    kind = column.type
+    is_a = pa.types
+    if is_a.is_boolean(kind):
+        literal = Literal(_text(pc.cast(column, pa.uint8())))
+    elif is_a.is_integer(kind):
+        literal = Literal(_text(column))
+    elif is_a.is_floating(kind):
+        literal = Literal(_text(_finite(pc.cast(column, pa.float64()), fit, name)))
+    elif is_a.is_decimal(kind):
+        # Quoted: Arrow writes small ones with an exponent, which as a bare word is a DOUBLE.
+        literal = Literal(_text(_whole_decimal(column, fit, name)), quoted=True)
+    elif is_a.is_date(kind):
+        literal = Literal(_text(column), quoted=True)
+    elif is_a.is_timestamp(kind):
+        literal = Literal(_text(_whole_time(column, fit, name)), quoted=True)
+    elif is_a.is_string(kind) or is_a.is_large_string(kind):
+        literal = Literal(_escaped(pc.cast(column, pa.binary())), quoted=True)
+    elif is_a.is_binary(kind) or is_a.is_large_binary(kind):
+        literal = Literal(_escaped(pc.cast(column, pa.binary())), prefix="_binary", quoted=True)
+    else:
+        raise TypeError(f"column {name!r}: Arrow type {kind} can't be written")
+    return literal
+
+
+def _text(column: pa.Array) -> pa.Array:
+    return pc.cast(pc.cast(column, pa.string()), pa.binary())
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    data = column.buffers()[2]
+    if data is None or not _QUOTE.search(memoryview(data)):
+        return column
+    return pc.replace_substring(column, b"'", b"''")
+
+
+def _finite(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    finite = pc.is_finite(column)
+    if pc.all(finite, min_count=0).as_py() is not False:
+        return column
+    if fit.nan_as_null:
+        return pc.if_else(finite, column, pa.scalar(None, pa.float64()))
+    raise _refused(name, "NaN or infinity, which the server can't keep", 'nan="null"')
+
+
+def _whole_decimal(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    digits = fit.fraction_digits
+    if digits is None or column.type.scale <= digits:
+        return column
+    try:
+        return pc.cast(column, pa.decimal128(column.type.precision, digits))
+    except pa.ArrowInvalid:
+        raise _refused(
+            name, f"more than the {digits} decimals of the table's column", "round it in the query"
+        ) from None
+
+
+def _whole_time(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    micros = column.view(pa.int64())
+    digits = 6 if fit.fraction_digits is None else fit.fraction_digits
+    step = pa.scalar(10 ** (6 - digits), pa.int64())
+    if (
+        digits < 6
+        and pc.any(pc.not_equal(pc.multiply(pc.divide(micros, step), step), micros)).as_py()
+    ):
+        raise _refused(
+            name,
+            f"times that are finer than the {digits} decimals of the table's column",
+            f"ALTER TABLE … MODIFY the column to DATETIME(6), or date_trunc {name!r} in the query",
+        )
+    return micros.view(pa.timestamp("us"))
+
+
+def _refused(name: str, what: str, remedy: str) -> BadRowError:
+    return BadRowError(
+        f"column {name!r} holds {what}",
+        applied="nothing of this partition",
+        next_step=remedy,
+        column=name,
+    )

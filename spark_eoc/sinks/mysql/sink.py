@@ -1,0 +1,251 @@
+"""MySQL and MariaDB as a sink: rows and unit entry in one READ COMMITTED transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pymysql
+
+from spark_eoc.errors import BadRowError, ConfigError, SinkUnavailableError, SparkEocError
+from spark_eoc.failpoints import hit
+from spark_eoc.sinks.entries import Applied, Control, Outcome, Refused, Unit, UnitEntry
+from spark_eoc.sinks.ledger import Compare, Open, decide_after_error, decide_unit
+from spark_eoc.sinks.mysql.address import Address
+from spark_eoc.sinks.mysql.connection import (
+    CONTENT,
+    DUPLICATE,
+    Budget,
+    flavour,
+    message,
+    number,
+    repeat,
+    transaction,
+)
+from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
+from spark_eoc.sinks.mysql.render import Around, Fit, statements
+from spark_eoc.sinks.mysql.statement import Insert, check_merge
+from spark_eoc.sinks.mysql.target import check_server, check_table, read_shape
+from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
+
+#: Bytes of one INSERT; larger ones are not faster and hold the server's memory.
+STATEMENT_BYTES = 1024 * 1024
+_PACKET_HEADER = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the frame meets the table: its name, column names by the frame's, what they keep."""
+
+    database: str
+    table: str
+    names: Mapping[str, str]
+    fits: Mapping[str, Fit]
+
+
+@dataclass
+class MySQLSink(Sink):
+    """Appends to, or upserts into, one InnoDB table. See :class:`Sink` for the promises.
+
+    ``budget_s`` is how long errors that may pass are tried again, ``nan_as_null`` writes NaN and
+    infinity as NULL, ``allow`` names what is otherwise refused.
+    """
+
+    address: Address
+    table: str
+    key: tuple[str, ...] = ()
+    upsert: bool = False
+    merge: Mapping[str, str] = field(default_factory=dict)
+    nan_as_null: bool = False
+    allow: tuple[str, ...] = ()
+    ledger: str = "spark_eoc"
+    budget_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        self._sql = LedgerSql(self.ledger)
+        self._layout: Layout | None = None
+
+    def check(self, columns: Sequence[Column]) -> str:
+        """See :meth:`Sink.check`."""
+        names = [column.name for column in columns]
+        absent = [name for name in self.key if name not in names]
+        if absent:
+            raise ConfigError(
+                f"key names {absent[0]!r}, which the frame does not have",
+                next_step=f"name columns of {', '.join(names)}",
+            )
+        check_merge(self.merge, names, self.key)
+        return self._driver("looking at the target", lambda c: self._check(c, columns))
+
+    def _check(self, connection: Any, columns: Sequence[Column]) -> str:
+        check_server(connection, self.allow)
+        database, _, table = self.table.rpartition(".")
+        shape = read_shape(connection, database or self.address.database, table)
+        matched = check_table(shape, columns, self.key if self.upsert else None, self.allow)
+        self._sql.create(connection)
+        self._layout = Layout(
+            shape.database,
+            shape.name,
+            {name: column.name for name, column in matched.items()},
+            {n: Fit(c.fraction_digits, self.nan_as_null) for n, c in matched.items()},
+        )
+        return f"{shape.database}.{shape.name}"
+
+    def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
+        """See :meth:`Sink.open_batch`."""
+
+        def step(connection: Any) -> Open | Compare:
+            view = self._sql.view(connection, writer_id, batch_id)
+            decision = decide(view)
+            if isinstance(decision, Open) and decision.control != view.control:
+                exists = view.control is not None
+                self._sql.store_open(connection, writer_id, decision, exists=exists)
+            return decision
+
+        return self._driver(f"opening batch {batch_id}", step)
+
+    def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
+        """See :meth:`Sink.units`."""
+        return self._driver(
+            f"reading the units of batch {batch_id}",
+            lambda connection: self._sql.units(connection, writer_id, batch_id),
+        )
+
+    def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
+        """See :meth:`Sink.close_batch`."""
+
+        def step(connection: Any) -> None:
+            view = self._sql.view(connection, writer_id, batch_id)
+            decision = decide(view, self._sql.units(connection, writer_id, batch_id))
+            if decision is not None:
+                self._sql.store_close(connection, writer_id, decision)
+
+        self._driver(f"completing batch {batch_id}", step)
+
+    def _driver(self, what: str, step: Callable[[Any], T]) -> T:
+        return repeat(self.address, self.budget_s, what, step)
+
+    def arrange(self, rows: Rows) -> Rows:
+        """An upsert's rows in the order of their keys, so that units lock rows in one order."""
+        if not self.upsert:
+            return rows
+        order = pc.sort_indices(rows.table, [(name, "ascending") for name in self.key])
+        return rows.take(order)
+
+    def apply(self, unit: Unit, rows: Rows) -> Outcome:
+        """See :meth:`Sink.apply`. Whatever goes wrong, the unit entry is looked at first."""
+        hit("mysql.before_rows")
+        budget = Budget(self.budget_s, self.address)
+        while True:
+            try:
+                return self._attempt(unit, rows)
+            except (pymysql.MySQLError, OSError, BadRowError) as error:
+                found = self._look(unit)
+                if found is not None:
+                    return found
+                refused = _refusal(error, budget, unit)
+                if refused is not None:
+                    return refused
+
+    def _attempt(self, unit: Unit, rows: Rows) -> Outcome:
+        with transaction(self.address) as connection:
+            self._write(connection, rows.table)
+            hit("mysql.after_rows")
+            outcome = self._enter(connection, unit)
+            if isinstance(outcome, Applied):
+                hit("mysql.after_unit")
+                hit("mysql.before_commit")
+                connection.query("COMMIT")
+                hit("mysql.after_commit")
+            return outcome
+
+    def _write(self, connection: Any, table: pa.Table) -> None:
+        layout = self._layout
+        if layout is None:
+            raise RuntimeError("check() comes before apply()")
+        names = layout.names
+        insert = Insert(
+            layout.database,
+            layout.table,
+            [names[name] for name in table.column_names],
+            [names[name] for name in self.key],
+            {names[name]: rule for name, rule in self.merge.items()},
+        )
+        around = Around(
+            insert.head(),
+            insert.tail(flavour(connection)),
+            STATEMENT_BYTES,
+            _max_packet(connection),
+        )
+        for sql, _ in statements(table, layout.fits, around):
+            connection.query(sql)
+
+    def _enter(self, connection: Any, unit: Unit) -> Outcome:
+        """Control entry shared, then unit entry: compare and set, in this order, rows before."""
+        control = self._owner(connection, unit)
+        entry = self._sql.unit(connection, unit.writer_id, unit.partition)
+        outcome = decide_unit(control, entry, unit)
+        if isinstance(outcome, Applied):
+            stored = UnitEntry(unit.partition, unit.batch_id, unit.fingerprint)
+            self._sql.set_unit(connection, unit.writer_id, stored, exists=entry is not None)
+        return outcome
+
+    def _owner(self, connection: Any, unit: Unit) -> Control | None:
+        return self._sql.control(connection, unit.writer_id, "LOCK IN SHARE MODE")
+
+    def _look(self, unit: Unit) -> Outcome | None:
+        """What the ledger says of the unit after an error, in a new transaction.
+
+        It waits for the lock of an attempt that may still be committing.
+        """
+        try:
+            entry = repeat(
+                self.address,
+                self.budget_s,
+                f"looking for partition {unit.partition} of batch {unit.batch_id}",
+                lambda connection: self._sql.unit(connection, unit.writer_id, unit.partition),
+            )
+        except SinkUnavailableError as error:
+            return _as_row(error)
+        return decide_after_error(entry, unit)
+
+
+def _max_packet(connection: Any) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        return int(cursor.fetchone()[0]) - _PACKET_HEADER
+
+
+def _refusal(error: Exception, budget: Budget, unit: Unit) -> Refused | None:
+    """None to try again; an error that is nobody's row and can't pass is raised."""
+    if isinstance(error, BadRowError):
+        return _as_row(error)
+    if number(error) in CONTENT:
+        return _as_row(
+            BadRowError(
+                f"the server refused a row of partition {unit.partition}, batch {unit.batch_id}: "
+                f"error {number(error)}, {message(error)}",
+                applied="nothing of this partition",
+                next_step="mend the row or the table, then restart the query"
+                + (
+                    "; rows with the key of an earlier one need mode='upsert'"
+                    if number(error) == DUPLICATE
+                    else ""
+                ),
+            )
+        )
+    try:
+        budget.spend(error, f"writing partition {unit.partition} of batch {unit.batch_id}")
+    except SinkUnavailableError as spent:
+        return _as_row(spent)
+    return None
+
+
+def _as_row(error: SparkEocError) -> Refused:
+    return Refused(type(error).__name__, error.what, error.applied, error.next_step)

@@ -1,0 +1,105 @@
+"""``MySQLWriter``: what users give to ``foreachBatch`` to write to MySQL or MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.mysql.address import parse_url
+from spark_eoc.sinks.mysql.sink import MySQLSink
+from spark_eoc.sinks.writer import Writer, WriterOptions
+
+
+class MySQLWriter(Writer):
+    """Writes each batch to one InnoDB table exactly once.
+
+    Give it to ``foreachBatch``. A partition is one transaction: its rows and its ledger entry
+    are committed together, so after any crash a batch goes on where it was left, and a batch that
+    Spark runs again is compared and not written again.
+
+    ``url`` is ``mysql://user@host:3306/database``; the password comes from ``password``, the URL or
+    the environment variable ``SPARK_EOC_MYSQL_PASSWORD``, and is shown nowhere. ``mode`` is
+    ``append`` or ``upsert``; an upsert needs ``key``, the columns of a primary key or unique index,
+    and may ``merge`` other columns by ``replace`` (default), ``add``, ``min``, ``max``, ``keep`` or
+    ``coalesce``. ``nan`` is ``error`` or ``null``. ``allow`` names what is refused otherwise:
+    ``galera``, ``tidb``, ``multi_primary``, ``unique_key:<index>``. ``ledger`` begins the names of
+    the ledger's tables. Errors that may pass, such as dead-locks or a server that restarts, are
+    tried again for ``retry_minutes``.
+
+    Not covered: non-transactional engines (refused), servers without one primary (refused), what
+    triggers do outside the database.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        mode: str = "append",
+        key: Sequence[str] = (),
+        merge: Mapping[str, str] | None = None,
+        *,
+        delete_when: str | None = None,
+        create_table: bool = False,
+        nan: str = "error",
+        password: str | None = None,
+        allow: Sequence[str] = (),
+        ledger: str = "spark_eoc",
+        retry_minutes: float = 5.0,
+        writer_id: str | None = None,
+        checkpoint_location: str | None = None,
+        atomicity: str = "partition",
+        partitioning: str = "source",
+        num_partitions: int | None = None,
+        partition_by: Sequence[str] = (),
+        on_bad_row: str = "fail",
+        dead_letter_limit: int | None = None,
+        on_new_checkpoint: str = "refuse",
+    ) -> None:
+        if isinstance(key, str) or isinstance(partition_by, str):
+            raise ConfigError("key and partition_by are lists", next_step='write key=["column"]')
+        _check_mode(mode, key, merge)
+        if delete_when is not None or create_table:
+            raise ConfigError(
+                "delete_when and create_table are not built yet",
+                next_step="create the table, and leave both out",
+            )
+        if nan not in ("error", "null"):
+            raise ConfigError(f"nan={nan!r} is not known", next_step="use error or null")
+        sink = MySQLSink(
+            address=parse_url(url, password),
+            table=table,
+            key=tuple(key),
+            upsert=mode == "upsert",
+            merge=dict(merge or {}),
+            nan_as_null=nan == "null",
+            allow=tuple(allow),
+            ledger=ledger,
+            budget_s=retry_minutes * 60,
+        )
+        options = WriterOptions(
+            writer_id=writer_id,
+            checkpoint_location=checkpoint_location,
+            atomicity=atomicity,
+            partitioning=partitioning,
+            num_partitions=num_partitions,
+            partition_by=tuple(partition_by),
+            on_bad_row=on_bad_row,
+            dead_letter_limit=dead_letter_limit,
+            on_new_checkpoint=on_new_checkpoint,
+        )
+        super().__init__(sink, options)
+
+
+def _check_mode(mode: str, key: Sequence[str], merge: Mapping[str, str] | None) -> None:
+    if mode not in ("append", "upsert"):
+        raise ConfigError(f"mode={mode!r} is not known", next_step="use append or upsert")
+    if mode == "upsert" and not key:
+        raise ConfigError(
+            'mode="upsert" needs a key',
+            next_step='pass key=["column"], a unique index of the table',
+        )
+    if mode == "append" and (key or merge):
+        raise ConfigError(
+            'key and merge belong to mode="upsert"',
+            next_step='pass mode="upsert", or leave them out',
+        )
