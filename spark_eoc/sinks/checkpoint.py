@@ -21,7 +21,6 @@ from spark_eoc.errors import ConfigError
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
 
-#: Where no run id is told (Spark Connect), this process is the run.
 _SETTINGS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 
 
@@ -30,7 +29,6 @@ class Identity:
     """``digest`` is that of the file ``offsets/<batch>``, None where it can't be read.
 
     ``trigger_age_us`` is how long ago Spark began this trigger, 0 where it is not told.
-    ``stage_attempts`` is asked for on a cluster only.
     """
 
     query_id: str
@@ -58,7 +56,7 @@ def identify(df: DataFrame, batch_id: int, location: str | None, own_run: str) -
         query_id,
         run_id,
         _digest(df, root, batch_id),
-        _trigger_age_us(execution),
+        _trigger_age_us(df, execution),
         _settings(df, context),
     )
 
@@ -94,8 +92,18 @@ def _checkpoint_root(execution: Any) -> str | None:
         return None
 
 
-def _trigger_age_us(execution: Any) -> int:
-    return 0
+def _trigger_age_us(df: DataFrame, execution: Any) -> int:
+    """Microseconds since the engine began this trigger, and so read the checkpoint."""
+    if execution is None:
+        return 0
+    try:
+        session: Any = df.sparkSession
+        began = execution.getLatestExecutionContext().currentTriggerStartTimestamp()
+        now = session.sparkContext._jvm.java.lang.System.currentTimeMillis()
+        return max(0, now - began) * 1000 if began > 0 else 0
+    except (Py4JError, TypeError):
+        LOGGER.debug("Spark does not tell when the trigger began")
+        return 0
 
 
 def _query_id_of(df: DataFrame, root: str | None) -> str:
@@ -149,7 +157,7 @@ def _read_local(root: str, name: str) -> bytes | None:
 def _settings(df: DataFrame, context: Any) -> dict[str, str]:
     """The settings that decide how a batch is split, for the message of a mismatch."""
     conf = df.sparkSession.conf
-    settings = {name: str(conf.get(name, "unset")) for name in _SETTINGS}
+    settings = {name: str(conf.get(name)) for name in _SETTINGS}
     if context is not None:
         settings["spark.default.parallelism"] = str(context.defaultParallelism)
     return settings
