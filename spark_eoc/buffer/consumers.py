@@ -141,6 +141,15 @@ def read_positions(path: str | Path) -> dict[str, Position]:
     return found
 
 
+def lowest_position(path: str | Path) -> Position:
+    """The lowest of all consumers' positions, each of both numbers by itself; 0 without any."""
+    positions = read_positions(path).values()
+    return Position(
+        min((position.committed for position in positions), default=0),
+        min((position.handed_out for position in positions), default=0),
+    )
+
+
 def remove_consumer(path: str | Path, name: str, *, files: Files | None = None) -> bool:
     """Forgets a consumer, so that it holds nothing back any more; False if there was none.
 

@@ -204,7 +204,7 @@ class Recovery:
         self._check_tail(base, scan, end)
         epoch = max(scan.epoch, header.epoch, self._published_epoch())
         if scan.pending:
-            return self._write_anew(bases, header, scan, epoch)
+            return self._write_anew(bases, scan, epoch)
         return Recovered(bases, base, scan.end, 0, epoch, scan.producers.states)
 
     def _check_tail(self, base: int, scan: SegmentScan, end: int) -> None:
@@ -245,38 +245,32 @@ class Recovery:
         else:
             LOG.warning("%d torn bytes are kept in %s", len(data), path)
 
-    def _write_anew(
-        self, bases: list[int], header: SegmentHeader, scan: SegmentScan, epoch: int
-    ) -> Recovered:
-        """Moves frames that may not be durable into a segment of their own."""
-        base, durable = bases[-1], scan.durable
-        first = scan.pending[0][0].header
-        in_place = durable.offset == base
-        anew = SegmentHeader(
-            epoch=header.epoch if in_place else first.epoch,
-            buffer_id=self.identity.raw,
-            base_offset=durable.offset,
-            created_us=self.now_us,
-            previous_base=header.previous_base if in_place else base,
-            flags=header.flags if in_place else 0,
-        )
-        place, parts = self._anew_parts(base, anew, scan)
-        self.files.replace(segment_path(self.directory, durable.offset), parts)
-        if not in_place:
-            self.files.cut(segment_path(self.directory, base), durable.position)
-            bases = [*bases, durable.offset]
-        LOG.info("wrote %d frames anew, from offset %d", len(scan.pending), durable.offset)
-        return Recovered(bases, durable.offset, place, 0, epoch, scan.table())
+    def _write_anew(self, bases: list[int], scan: SegmentScan, epoch: int) -> Recovered:
+        """Writes frames that may not be durable once more, into a file of their own."""
+        base, anew = bases[-1], scan.durable.offset
+        LOG.info("writes %d frames anew, from offset %d", len(scan.pending), anew)
+        if anew == base:
+            # All of its records are in doubt. The bytes stay as they are, and each at its place,
+            # because the published end may tell of that.
+            data = self._read(base, 0, scan.end.position)
+            self.files.replace(segment_path(self.directory, base), [data])
+            return Recovered(bases, base, scan.end, 0, epoch, scan.table())
+        place, parts = self._next_segment(base, scan)
+        self.files.replace(segment_path(self.directory, anew), parts)
+        self.files.cut(segment_path(self.directory, base), scan.durable.position)
+        return Recovered([*bases, anew], anew, place, 0, epoch, scan.table())
 
-    def _anew_parts(
-        self, base: int, anew: SegmentHeader, scan: SegmentScan
-    ) -> tuple[Place, list[BytesLike]]:
-        place = Place(SEGMENT_HEADER_BYTES, scan.durable.offset, anew.crc)
-        chain = FrameChain(place, self.identity.tag)
-        for header, payload in table_frames(scan.producers.states, anew.base_offset, anew.epoch):
-            chain.add(header, payload)
+    def _next_segment(self, base: int, scan: SegmentScan) -> tuple[Place, list[BytesLike]]:
+        epoch, offset = scan.pending[0][0].header.epoch, scan.durable.offset
+        header = SegmentHeader(epoch, self.identity.raw, offset, self.now_us, base)
+        chain = FrameChain(Place(SEGMENT_HEADER_BYTES, offset, header.crc), self.identity.tag)
+        for table, payload in table_frames(scan.producers.states, offset, epoch):
+            chain.add(table, payload)
+        for found, _ in scan.pending:
+            at, length = found.position + HEADER_BYTES, found.header.payload_length
+            chain.add(found.header, [self._read(base, at, length)])
+        return chain.place, [header.pack(), *chain.parts]
+
+    def _read(self, base: int, position: int, length: int) -> bytes:
         with segment_path(self.directory, base).open("rb", buffering=0) as file:
-            for found, _ in scan.pending:
-                at, length = found.position + HEADER_BYTES, found.header.payload_length
-                chain.add(found.header, [os.pread(file.fileno(), length, at)])
-        return chain.place, [anew.pack(), *chain.parts]
+            return os.pread(file.fileno(), length, position)

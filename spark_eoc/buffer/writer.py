@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
-from spark_eoc.buffer.block import MAX_PRODUCER_BYTES, BytesLike, LineBlock, ProducerState
-from spark_eoc.buffer.columns import check_offsets
-from spark_eoc.buffer.consumers import read_positions
-from spark_eoc.buffer.directory import (
-    Identity,
-    ensure_identity,
-    read_segment_header,
-    segment_path,
-)
+from spark_eoc.buffer.active import FULL_ERRORS, ActiveSegment, full_error
+from spark_eoc.buffer.admit import check_block, states_after
+from spark_eoc.buffer.block import BytesLike, LineBlock, ProducerState
+from spark_eoc.buffer.consumers import lowest_position
+from spark_eoc.buffer.directory import Identity, ensure_identity
 from spark_eoc.buffer.files import Files
-from spark_eoc.buffer.frame import (
-    CONTROL,
-    DATA,
-    MAX_DATA_BYTES,
-    MAX_RECORDS,
-    MAX_RUNS,
-    FrameChain,
-    FrameHeader,
-    Place,
-    data_parts,
-)
+from spark_eoc.buffer.frame import CONTROL, DATA, FrameChain, FrameHeader, Place, data_parts
 from spark_eoc.buffer.lock import WriterLock, boot_id
 from spark_eoc.buffer.options import BufferOptions
 from spark_eoc.buffer.published import (
@@ -47,19 +31,17 @@ from spark_eoc.buffer.recover import Recovered, Recovery
 from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from spark_eoc.buffer.slots import SlotWriter
 from spark_eoc.buffer.table import table_frames
-from spark_eoc.buffer.trim import SegmentAge, count_trimmable
-from spark_eoc.errors import (
-    ConfigError,
-    LogClosedError,
-    LogError,
-    LogFullError,
-    RecordTooLargeError,
+from spark_eoc.buffer.trim import (
+    SealedSegment,
+    count_trimmable,
+    list_sealed,
+    unlink_segments,
+    unread_bytes,
 )
+from spark_eoc.errors import ConfigError, LogClosedError, LogError, LogFullError
 from spark_eoc.failpoints import hit
 
 LOG = logging.getLogger("spark_eoc.buffer")
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogWriter:
@@ -97,13 +79,12 @@ class LogWriter:
         self._state = threading.RLock()  # what append and sync share; held for moments
         self._syncing = threading.Lock()  # held over an fsync and a roll, taken before _state
         self._failure: str | None = None
-        self._descriptor = -1
-        self._segment = 0
+        self._active: ActiveSegment | None = None
+        self._sealed: list[SealedSegment] = []
         self._place = Place(0, 0, 0)
-        self._end = (0, 0)  # durable and published: offset and position
+        self._durable = Place(0, 0, 0)
         self._start_offset = 0
         self._epoch = 0
-        self._sealed: list[SegmentAge] = []
         self._producers: dict[bytes, ProducerState] = {}
         self._handed_out = 0
 
@@ -132,14 +113,13 @@ class LogWriter:
         try:
             used.make_directory(directory)
             lock = WriterLock.acquire(directory, takeover_ms)
-            identity = ensure_identity(directory, used)
             writer = cls(
                 directory,
                 options or BufferOptions(),
                 clock=clock,
                 files=used,
                 lock=lock,
-                identity=identity,
+                identity=ensure_identity(directory, used),
                 boot=boot or boot_id(),
             )
             writer._recover()
@@ -169,7 +149,7 @@ class LogWriter:
     @property
     def end_offset(self) -> int:
         """One past the last durable record."""
-        return self._end[0]
+        return self._durable.offset
 
     @property
     def next_offset(self) -> int:
@@ -193,19 +173,17 @@ class LogWriter:
         RecordTooLargeError above the limits of a frame; LogFullError if the disk is full, and
         then nothing of it is in the log; LogClosedError once the log is closed or poisoned.
         """
-        _check_block(block)
-        states = self._states_after(block, receive_time_us)
-        records = block.records
-        if self._is_full():
+        check_block(block)
+        states = states_after(block, self._producers, receive_time_us)
+        if self._place.position >= self.options.segment_bytes:
             self.roll()
         with self._state:
             self._check_open()
-            base = self._place.offset
+            base, records = self._place.offset, block.records
             if records:
                 hit("buffer.before_append")
-                parts = data_parts(block.runs, block.offsets, block.data)
                 header = self._header(DATA, len(block.runs), records, receive_time_us)
-                self._write(header, parts)
+                self._write(header, data_parts(block.runs, block.offsets, block.data))
                 self._producers.update(states)
                 hit("buffer.after_append")
             return base
@@ -214,15 +192,15 @@ class LogWriter:
         """Makes everything appended before the call durable, then publishes; the end offset."""
         with self._syncing:
             self._sync()
-        return self._end[0]
+            return self._durable.offset
 
     def roll(self) -> None:
         """Seals the active segment and begins a new one; does nothing if it holds no record."""
         with self._syncing, self._state:
-            self._check_open()
-            if self._place.offset > self._segment:
+            active = self._check_open()
+            if active.has_records:
                 self._sync()
-                self._begin_segment(self._place.offset)
+                self._begin_segment(self._place.offset, active)
 
     def room(self, nbytes: int) -> bool:
         """True if ``nbytes`` more fit into ``max_buffer_bytes``; else stop receiving for a while.
@@ -231,14 +209,17 @@ class LogWriter:
         fully handed out is rolled when the limit is hit: commits come only when a next batch is
         planned, so a full buffer without anything new to plan would wait for ever.
         """
-        if self._unread_bytes() + nbytes <= self.options.max_buffer_bytes:
+        if self._fits(nbytes):
             return True
-        self._handed_out = self._lowest("handed_out")
-        if self._unread_bytes() + nbytes <= self.options.max_buffer_bytes:
+        self._handed_out = lowest_position(self.path).handed_out
+        if self._fits(nbytes):
             return True
         if self._handed_out < self._place.offset:
             return False
-        self.roll()
+        try:
+            self.roll()
+        except LogFullError:
+            return False
         return True
 
     def apply_trim(self) -> int:
@@ -249,9 +230,8 @@ class LogWriter:
         """
         with self._state:
             self._check_open()
-            now_us = int(self._clock() * 1_000_000)
-            committed = self._lowest("committed")
-            count = count_trimmable(self._sealed, committed, now_us, self.options)
+            committed = lowest_position(self.path).committed
+            count = count_trimmable(self._sealed, committed, self._now_us(), self.options)
             if count:
                 try:
                     self._trim(count)
@@ -274,29 +254,30 @@ class LogWriter:
             }
             expired = len(self._producers) - len(kept)
             if expired:
-                for header, parts in table_frames(kept, self._place.offset, self._epoch):
-                    self._write(header._replace(synced_upto=self._end[0]), parts)
+                for header, payload in table_frames(
+                    kept, self._place.offset, self._epoch, self._durable.offset
+                ):
+                    self._write(header, payload)
                 self._producers = kept
             return expired
 
     def close(self) -> None:
-        """Syncs and publishes what was appended, and lets the lock go. Never raises for a log
-        that is poisoned or closed already."""
+        """Syncs and publishes what was appended, and lets the lock go. Raises LogClosedError if
+        that sync fails; does nothing more for a log that is poisoned or closed already."""
         try:
             if self._failure is None:
                 self.sync()
-                self._publish(sync=True)
+                self._publish(self._durable, sync=True)
         finally:
-            self._abandon("it was closed")
+            self._release()
 
-    def _abandon(self, why: str) -> None:
+    def _release(self) -> None:
         with self._syncing, self._state:
-            self._failure = self._failure or why
-            for slots in (self._published, self._start):
-                slots.close()
-            if self._descriptor >= 0:
-                self._files.close(self._descriptor)
-                self._descriptor = -1
+            self._failure = self._failure or "it was closed"
+            self._published.close()
+            self._start.close()
+            if self._active is not None:
+                self._active.close()
             self._lock_file.release()
 
     def _recover(self) -> None:
@@ -306,64 +287,50 @@ class LogWriter:
         self._start.write_both(pack_start(recovered.start_offset))
         self._adopt(recovered)
 
-    def _now_us(self) -> int:
-        return int(self._clock() * 1_000_000)
-
     def _adopt(self, recovered: Recovered) -> None:
         self._epoch = recovered.epoch + 1
         self._start_offset = recovered.start_offset
         self._producers = recovered.producers
-        self._place = recovered.place
         if recovered.active is None:
-            self._begin_segment(recovered.place.offset)
+            self._begin_segment(recovered.place.offset, None)
         else:
-            self._segment = recovered.active
-            self._descriptor = self._files.open(segment_path(self.path, recovered.active))
-            self._end = (recovered.place.offset, recovered.place.position)
-            self._sealed = _ages(self.path, recovered.bases)
-            self._publish(sync=True, both=True)
+            self._sealed = list_sealed(self.path, recovered.bases)
+            self._place = recovered.place
+            self._active = ActiveSegment.open(
+                self.path, recovered.active, recovered.place, self._files
+            )
+            self._publish(recovered.place, sync=True)
         try:
             self._write(self._header(CONTROL, 0, 0, self._now_us()), [])
         except LogFullError as error:
             LOG.warning("%s", error)
         self.sync()
-        self._handed_out = self._lowest("handed_out")
+        self._handed_out = lowest_position(self.path).handed_out
 
-    def _is_full(self) -> bool:
-        place = self._place
-        return place.position >= self.options.segment_bytes and place.offset > self._segment
+    def _now_us(self) -> int:
+        return int(self._clock() * 1_000_000)
 
-    def _check_open(self) -> None:
-        if self._failure is not None:
+    def _check_open(self) -> ActiveSegment:
+        if self._failure is not None or self._active is None:
             raise LogClosedError(
                 f"buffer {self.path} takes nothing more: {self._failure}",
-                applied=f"everything below offset {self._end[0]} is durable",
+                applied=f"everything below offset {self._durable.offset} is durable",
                 next_step="open the log again; that recovers it",
                 path=str(self.path),
             )
+        return self._active
 
     @contextmanager
     def _poisoning(self, step: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            with self._state:
-                self._failure = self._failure or f"{step} failed: {error}"
+        except LogFullError:
+            raise
+        except Exception as error:
+            self._failure = self._failure or f"{step} failed: {error}"
+            if isinstance(error, OSError):
                 self._check_open()
-
-    def _states_after(self, block: LineBlock, time_us: int) -> dict[bytes, ProducerState]:
-        states: dict[bytes, ProducerState] = {}
-        for run in block.runs:
-            if run.producer:
-                known = states.get(run.producer) or self._producers.get(run.producer)
-                if known is not None and run.first_sequence <= known.last_sequence:
-                    raise ValueError(
-                        f"sequence {run.first_sequence} of producer {run.producer!r} is in the "
-                        f"log already, up to {known.last_sequence}"
-                    )
-                last = run.first_sequence + run.records - 1
-                states[run.producer] = ProducerState(last, time_us)
-        return states
+            raise
 
     def _header(self, kind: int, runs: int, records: int, time_us: int) -> FrameHeader:
         return FrameHeader(
@@ -375,165 +342,87 @@ class LogWriter:
             records=records,
             epoch=self._epoch,
             receive_time_us=time_us,
-            synced_upto=self._end[0],
+            synced_upto=self._durable.offset,
             previous_crc=0,
         )
 
     def _write(self, header: FrameHeader, payload: list[BytesLike]) -> None:
-        chain = FrameChain(self._place, self._identity.tag)
-        chain.add(header, payload)
-        position = self._place.position
+        active = self._check_open()
         with self._poisoning("a write"):
-            try:
-                self._files.write(self._descriptor, position, chain.parts)
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                self._files.truncate(self._descriptor, position)
-                raise _full(self.path, error) from error
-        self._place = chain.place
+            active.write(header, payload, self._identity.tag)
+        self._place = active.place
 
     def _sync(self) -> None:
+        """The caller holds _syncing, so that the active segment stays the same."""
         with self._state:
-            self._check_open()
-            target = (self._place.offset, self._place.position)
-            if target == self._end:
-                return
-            descriptor = self._descriptor
+            active, place = self._check_open(), self._place
+        if place == self._durable:
+            return
         with self._poisoning("fsync"):
-            self._files.sync_data(descriptor)
+            active.sync()
         hit("buffer.after_fsync")
         with self._state:
-            self._publish(target)
+            self._publish(place)
         hit("buffer.after_publish")
 
-    def _publish(
-        self, end: tuple[int, int] | None = None, *, sync: bool = False, both: bool = False
-    ) -> None:
-        offset, position = end or self._end
-        record = PublishedEnd(offset, self._segment, position, self._epoch, self._boot)
+    def _publish(self, place: Place, *, sync: bool = False) -> None:
+        """``place`` lies in the active segment, and all before it is durable."""
+        record = PublishedEnd(
+            end_offset=place.offset,
+            segment=self._check_open().base_offset,
+            position=place.position,
+            epoch=self._epoch,
+            boot_id=self._boot,
+        )
         with self._poisoning("publishing"):
-            if both:
+            if sync:
                 self._published.write_both(record.pack())
             else:
-                self._published.write(record.pack(), sync=sync)
-        self._end = (offset, position)
+                self._published.write(record.pack())
+        self._durable = place
 
-    def _begin_segment(self, base: int) -> None:
+    def _begin_segment(self, base: int, sealed: ActiveSegment | None) -> None:
         """Makes the next segment durable with its table of producers, then the active one."""
-        first = self._descriptor < 0
         header = SegmentHeader(
             epoch=self._epoch,
             buffer_id=self._identity.raw,
             base_offset=base,
             created_us=self._now_us(),
-            previous_base=base if first else self._segment,
+            previous_base=base if sealed is None else sealed.base_offset,
         )
         chain = FrameChain(Place(SEGMENT_HEADER_BYTES, base, header.crc), self._identity.tag)
         for table, payload in table_frames(self._producers, base, self._epoch, base):
             chain.add(table, payload)
-        descriptor = self._create(segment_path(self.path, base), [header.pack(), *chain.parts])
-        if not first:
-            age = SegmentAge(self._segment, base, self._place.position, header.created_us)
-            self._sealed.append(age)
-            self._files.close(self._descriptor)
-        self._descriptor, self._segment, self._place = descriptor, base, chain.place
-        self._publish((base, chain.place.position), sync=True, both=first)
+        parts = [header.pack(), *chain.parts]
+        with self._poisoning("creating a segment"):
+            self._active = ActiveSegment.create(self.path, parts, chain.place, self._files)
+        if sealed is not None:
+            size = sealed.place.position
+            self._sealed.append(SealedSegment(sealed.base_offset, base, size, header.created_us))
+            sealed.close()
+        self._place = chain.place
+        self._publish(chain.place, sync=True)
 
-    def _create(self, path: Path, parts: list[BytesLike]) -> int:
-        try:
-            return self._files.create(
-                path,
-                parts,
-                at_empty=_hit_before_header,
-                at_written=_hit_after_header,
-            )
-        except OSError as error:
-            with self._poisoning("creating a segment"):
-                if error.errno not in _FULL:
-                    raise
-                self._files.unlink(path)
-                self._files.sync_directory(path.parent)
-            raise _full(self.path, error) from error
-        except Exception as error:
-            self._failure = f"creating a segment failed: {error}"
-            raise
-
-    def _unread_bytes(self) -> int:
-        unread = sum(age.size for age in self._sealed if age.end_offset > self._handed_out)
-        return unread + self._place.position
-
-    def _lowest(self, field: str) -> int:
-        positions = read_positions(self.path).values()
-        return min((getattr(position, field) for position in positions), default=0)
+    def _fits(self, nbytes: int) -> bool:
+        unread = unread_bytes(self._sealed, self._handed_out) + self._place.position
+        return unread + nbytes <= self.options.max_buffer_bytes
 
     def _trim(self, count: int) -> None:
-        start = self._sealed[count - 1].end_offset
+        gone = self._sealed[:count]
         hit("buffer.trim_before_start")
-        self._start.write(pack_start(start), sync=True)
-        self._start_offset = start
+        self._start.write(pack_start(gone[-1].end_offset), sync=True)
+        self._start_offset = gone[-1].end_offset
         hit("buffer.trim_after_start")
-        for _ in range(count):
-            path = segment_path(self.path, self._sealed[0].base_offset)
-            if path.exists():
-                self._files.unlink(path)
-            del self._sealed[0]
-            hit("buffer.trim_after_unlink")
-        self._files.sync_directory(self.path)
-
-
-def _hit_before_header() -> None:
-    hit("buffer.roll_before_header")
-
-
-def _hit_after_header() -> None:
-    hit("buffer.roll_after_header")
-
-
-def _check_block(block: LineBlock) -> None:
-    if not -1 < block.records <= MAX_RECORDS or len(block.runs) > MAX_RUNS:
-        raise RecordTooLargeError(
-            f"a block of {block.records} records and {len(block.runs)} runs is more than a frame "
-            "holds",
-            next_step="split it",
-        )
-    if block.data_bytes > MAX_DATA_BYTES:
-        raise RecordTooLargeError(
-            f"a block of {block.data_bytes} bytes is more than int32 offsets reach",
-            next_step="split it",
-        )
-    if block.runs and sum(run.records for run in block.runs) != block.records:
-        raise ValueError("the runs of a block don't add up to its records")
-    if any(len(run.producer) > MAX_PRODUCER_BYTES or run.records < 1 for run in block.runs):
-        raise ValueError("a run is empty, or its producer's name is too long")
-    check_offsets(block)
+        unlink_segments(self.path, gone, self._files)
+        del self._sealed[:count]
 
 
 def _unusable(directory: Path, error: OSError) -> LogError | ConfigError:
-    if error.errno in _FULL:
-        return _full(directory, error)
+    if error.errno in FULL_ERRORS:
+        return full_error(directory, error)
     return ConfigError(
         f"bufferPath {directory} can't be created, appended to and synced: {error}",
         applied="nothing",
         next_step="use a directory on a local disk that this user may write",
         path=str(directory),
     )
-
-
-def _full(directory: Path, error: OSError) -> LogFullError:
-    return LogFullError(
-        f"no space is left for buffer {directory}: {error}",
-        applied="nothing of this write; what is durable stays",
-        next_step="free space, or let the queries commit so that segments are trimmed",
-        path=str(directory),
-    )
-
-
-def _ages(directory: Path, bases: list[int]) -> list[SegmentAge]:
-    ages = []
-    for base, following in pairwise(bases):
-        header = read_segment_header(segment_path(directory, following))
-        sealed_us = header.created_us if header else 0
-        size = segment_path(directory, base).stat().st_size
-        ages.append(SegmentAge(base, following, size, sealed_us))
-    return ages
