@@ -63,6 +63,7 @@ class QueryUnderFire:
         self._stop = threading.Event()
         self._may_send = threading.Condition()
         self._done_rows = 0
+        self._sender_error: BaseException | None = None
         self._window_end = dues[0].window_end if dues else len(lines)
         folder = Path(job.folder)
         folder.mkdir()
@@ -133,6 +134,8 @@ class QueryUnderFire:
     def _tick(self) -> None:
         if self._stop.is_set():
             raise KeyboardInterrupt
+        if self._sender_error is not None:
+            raise self._sender_error
         self._watcher.progress(self.sink.name, self._done(), self.sent)
 
     def _on_event(self, event: Event) -> None:
@@ -152,6 +155,12 @@ class QueryUnderFire:
         return min(self._window_end, lead, len(self._lines))
 
     def _send(self) -> None:
+        try:
+            self._send_all()
+        except BaseException as error:  # noqa: BLE001  it is raised again at the next tick
+            self._sender_error = error
+
+    def _send_all(self) -> None:
         host, _, port = self.job.listen.rpartition(":")
         producer = LineProducer(host, int(port), f"demo-{self.sink.name}")
         try:
