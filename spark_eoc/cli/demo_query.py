@@ -167,12 +167,6 @@ def mysql_plain(url: str) -> BatchWriter:
     def write_batch(batch: DataFrame, batch_id: int) -> None:
         batch.foreachPartition(insert)
 
-    columns = ", ".join(
-        f"`{name}` {'INT' if kind == 'INT' else 'VARCHAR(40)'}" for name, kind in COLUMNS.items()
-    )
-    connection = _connect(url)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns})")
     return write_batch
 
 

@@ -49,7 +49,13 @@ class MySQLSink:
 
     def __init__(self, folder: Path) -> None:
         self.server: Server = MariaDB.start(folder / "mariadb")
+        columns = ", ".join(
+            f"`{name}` {'INT' if kind == 'INT' else 'VARCHAR(40)'}"
+            for name, kind in COLUMNS.items()
+        )
         self._mariadb().query(f"CREATE DATABASE {_DATABASE}")
+        # No key and no unique index: nothing but the ledger keeps a row from coming twice.
+        self._mariadb().query(f"CREATE TABLE {_DATABASE}.{TABLE} ({columns}) ENGINE=InnoDB")
 
     @property
     def url(self) -> str:
