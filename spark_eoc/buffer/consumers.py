@@ -7,12 +7,12 @@ trim each other's data: the second finds the lock taken, reads, and never moves 
 from __future__ import annotations
 
 import logging
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from spark_eoc.buffer.files import Files
+from spark_eoc.buffer.layout import Layout
 from spark_eoc.buffer.lock import try_flock
 from spark_eoc.buffer.slots import SlotWriter, read_slots
 from spark_eoc.errors import ConfigError
@@ -23,7 +23,7 @@ CONSUMERS_NAME = "consumers"
 POSITION_MAGIC = b"EOCP"
 _SUFFIX = ".position"
 _MAX_NAME_BYTES = 200
-_POSITION = struct.Struct("<QQ")
+_POSITION = Layout("<QQ")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from spark_eoc.buffer.block import BytesLike, ProducerState, Run
+from spark_eoc.buffer.layout import Layout
 
 MAGIC = b"EOC1"
 FRAME_ALIGN = 64
@@ -59,10 +60,10 @@ MAX_RECORDS = 2**28
 #: No table of runs or producers is longer.
 MAX_TABLE_BYTES = MAX_RUNS * (16 + 256 + 8)
 
-_PREFIX = struct.Struct("<4sI")
-_BODY = struct.Struct("<IBBHQIIqQI8sI")
-_HEADER = struct.Struct("<4sIIBBHQIIqQI8sI")
-_RUN = struct.Struct("<IIQ")
+_PREFIX = Layout("<4sI")
+_BODY = Layout("<IBBHQIIqQI8sI")
+_HEADER = Layout("<4sIIBBHQIIqQI8sI")
+_RUN = Layout("<IIQ")
 
 
 class FrameHeader(NamedTuple):

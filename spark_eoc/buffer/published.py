@@ -7,10 +7,10 @@ so the record carries the boot id, and a reader of another boot doesn't take it 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_eoc.buffer.layout import Layout
 from spark_eoc.buffer.slots import read_slots
 
 PUBLISHED_NAME = "published"
@@ -18,8 +18,8 @@ PUBLISHED_MAGIC = b"EOCE"
 START_NAME = "start"
 START_MAGIC = b"EOCS"
 
-_PUBLISHED = struct.Struct("<QQQI16s")
-_START = struct.Struct("<Q")
+_PUBLISHED = Layout("<QQQI16s")
+_START = Layout("<Q")
 
 
 @dataclass(frozen=True)

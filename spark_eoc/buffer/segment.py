@@ -18,9 +18,10 @@ The previous base shows a missing segment without reading any but the headers.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from zlib import crc32
+
+from spark_eoc.buffer.layout import Layout
 
 SEGMENT_MAGIC = b"EOCSEG01"
 SEGMENT_HEADER_BYTES = 64
@@ -28,8 +29,8 @@ SEGMENT_SUFFIX = ".segment"
 VERSION = 1
 AFTER_GAP = 1
 
-_HEADER = struct.Struct("<8sHHI16sQqQI")
-_CRC = struct.Struct("<I")
+_HEADER = Layout("<8sHHI16sQqQI")
+_CRC = Layout("<I")
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from pathlib import Path
 from zlib import crc32
 
 from spark_eoc.buffer.files import Files
+from spark_eoc.buffer.layout import Layout
 
 SLOT_BYTES = 64
 SLOT_DISTANCE = 4096
 CONTENT_BYTES = 48
-_SLOT = struct.Struct("<4sIQ48s")
+_SLOT = Layout("<4sIQ48s")
 _TRIES = 5
 
 
