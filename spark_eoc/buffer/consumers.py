@@ -38,8 +38,8 @@ class Position:
 class ConsumerPosition:
     """The position of one consumer. Use it from one thread at a time.
 
-    Positions only go forward. They are not synced: after a power cut an older one may come back,
-    which keeps more than is needed, never less.
+    Positions only go forward, but for :meth:`rewind`. They are not synced: after a power cut an
+    older one may come back, which keeps more than is needed, never less.
     """
 
     def __init__(self, name: str, slots: SlotWriter, position: Position, held: bool) -> None:
@@ -93,6 +93,15 @@ class ConsumerPosition:
         """Records below ``offset`` are done with; False, and nothing done, if it isn't held."""
         return self._advance(Position(offset, offset))
 
+    def rewind(self, offset: int) -> bool:
+        """Records from ``offset`` on are asked for again, though they were committed: by a restored
+        checkpoint, or a new one. False, and nothing done, if it isn't held."""
+        if not self._acquire():
+            return False
+        if offset < self._position.committed:
+            self._store(Position(offset, self._position.handed_out))
+        return True
+
     def close(self) -> None:
         """Lets go of the lock; the position stays."""
         self._held = False
@@ -116,9 +125,12 @@ class ConsumerPosition:
             max(now.committed, wanted.committed), max(now.handed_out, wanted.handed_out)
         )
         if moved != now:
-            self._slots.write(_pack(moved))
-            self._position = moved
+            self._store(moved)
         return True
+
+    def _store(self, moved: Position) -> None:
+        self._slots.write(_pack(moved))
+        self._position = moved
 
 
 def _pack(position: Position) -> bytes:

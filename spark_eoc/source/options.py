@@ -15,12 +15,9 @@ from typing import Any
 
 from spark_eoc.errors import ConfigError
 
-#: How far back the log keeps what every consumer has passed, for restored checkpoints.
-DEFAULT_RETENTION_MS = 60 * 60 * 1000
-DEFAULT_SEGMENT_BYTES = 64 * 1024 * 1024
-DEFAULT_MAX_LINE_BYTES = 16 * 1024 * 1024
 #: A segment and the frames of one flush are addressed by 32-bit Arrow offsets.
 LARGEST_SEGMENT_BYTES = 1024 * 1024 * 1024
+LARGEST_LINE_BYTES = LARGEST_SEGMENT_BYTES // 2
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -31,10 +28,13 @@ _SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40
 
 @dataclass(frozen=True)
 class Retention:
-    """What the log keeps although every consumer has passed it: by age, by size, or both."""
+    """What the log keeps although every consumer has passed it; None is without that bound.
 
-    age_ms: int | None = DEFAULT_RETENTION_MS
-    size_bytes: int | None = None
+    With both, what is younger than ``age_ms``, but at most ``size_bytes``.
+    """
+
+    age_ms: int | None
+    size_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class SourceOptions:
     """The checked options; the name of each field is Spark's name in snake case.
 
     Sizes are bytes, times milliseconds, addresses ``(host, port)``. ``starting_offsets`` is
-    :data:`EARLIEST`, :data:`LATEST` or the number of a record.
+    :data:`EARLIEST`, :data:`LATEST` or the number of a record. None is the default of the log
+    or the receiver, or no limit.
     """
 
     buffer_path: str
@@ -58,12 +59,12 @@ class SourceOptions:
     max_rows_per_partition: int = 250_000
     fail_on_data_loss: bool = True
     encoding_errors: str = "replace"
-    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    max_line_bytes: int = 16 * 1024 * 1024
     on_oversize_line: str = "error"
-    segment_bytes: int = DEFAULT_SEGMENT_BYTES
-    flush_interval_ms: int = 10
+    segment_bytes: int = 64 * 1024 * 1024
+    flush_interval_ms: int | None = None
     max_buffer_bytes: int | None = None
-    retention: Retention = Retention()
+    retention: Retention | None = None
     takeover_ms: int | None = None
     token: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
@@ -243,7 +244,7 @@ _OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "maxRowsPerPartition": _whole_number(1),
     "failOnDataLoss": _truth,
     "encodingErrors": _one_of("replace", "strict", "binary"),
-    "maxLineBytes": _whole_number(1, LARGEST_SEGMENT_BYTES // 2),
+    "maxLineBytes": _whole_number(1, LARGEST_LINE_BYTES),
     "onOversizeLine": _one_of("error", "truncate", "skip"),
     "segmentBytes": _whole_number(4096, LARGEST_SEGMENT_BYTES),
     "flushIntervalMs": _whole_number(0, 60_000),
@@ -331,7 +332,7 @@ def _refuse_without(
 
 
 def _check_sizes(values: Mapping[str, Any]) -> None:
-    segment_bytes = values.get("segmentBytes", DEFAULT_SEGMENT_BYTES)
+    segment_bytes = values.get("segmentBytes", SourceOptions.segment_bytes)
     limit = values.get("maxBufferBytes")
     if limit is not None and limit < 4 * segment_bytes:
         raise _refused(

@@ -1,0 +1,38 @@
+"""A task's part: one slice of the log as Arrow record batches, complete, with text checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from spark_eoc.buffer.read import read_slice
+from spark_eoc.buffer.slices import Slice
+from spark_eoc.errors import LogError
+from spark_eoc.failpoints import hit
+from spark_eoc.source.options import SourceOptions
+from spark_eoc.source.text import text_rule
+
+
+def read_records(part: Slice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Yields exactly ``part.count`` rows in order, or raises; never fewer.
+
+    Columns are ``value``, and as the options say ``timestamp`` (UTC, microseconds) and
+    ``offset``. The log verifies what it reads, and waits for a shared file that isn't there yet.
+    """
+    hit("source.read_partition")
+    rule = text_rule(options.encoding_errors)
+    offset = part.first_offset
+    for batch in read_slice(
+        part, timestamp=options.include_timestamp, offset=options.include_offset
+    ):
+        columns = [rule(batch.column(0), offset), *batch.columns[1:]]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        offset += batch.num_rows
+    if offset != part.end_offset:
+        raise LogError(
+            f"the log gave {offset - part.first_offset} of the {part.count} records from "
+            f"{part.first_offset} on",
+            applied="nothing of this partition",
+            next_step=f"check the buffer: spark-eoc buffer verify {part.path}",
+        )
