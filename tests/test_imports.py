@@ -43,7 +43,7 @@ STAYS = {"cli", "testing", "autoload", "__init__", "registration"}
 FORBIDDEN_GLOBALS = {
     "Lock", "RLock", "Condition", "Event", "Semaphore", "local", "ContextVar", "WeakKeyDictionary",
     "WeakValueDictionary", "WeakSet", "lru_cache", "cache", "cached_property", "singledispatch",
-    "singledispatchmethod",
+    "singledispatchmethod", "Struct",
 }  # fmt: skip
 
 

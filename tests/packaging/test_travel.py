@@ -41,7 +41,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 source = thing(CaseInsensitiveDict({"bufferPath": folder, "includeOffset": "true"}))
 assert source.schema() == "value STRING, offset BIGINT"
 from pyspark.sql.types import StructType
-schema = StructType().add("value", "string").add("offset", "bigint")
+schema = StructType().add("value", "string").add("offset", "long")
 planner = source.streamReader(schema)
 start = planner.initialOffset()
 end = planner.latestOffset(start, None)
