@@ -23,7 +23,8 @@ is the longest line in bytes, 0 where longer lines are truncated.
 
 **Lines.** Numbers are counted, not sent: the first line after OK has number N if the hello had
 ``first=N``, else LAST+1; each line has one more. N ≤ LAST is a repeat: lines up to LAST are
-dropped. N > LAST+1 is a gap: ``ERR gap``. A line holds any bytes but ``\\n``; one ``\\r`` before it
+dropped. N > LAST+1 is a gap: ``ERR gap``, or
+``ERR expired`` if LAST is 0. A line holds any bytes but ``\\n``; one ``\\r`` before it
 is removed. An unfinished line, when the connection ends, is always dropped.
 
 **ACK.** Line S and all before it are on disk (fsync has returned) or were dropped as repeats.
@@ -34,7 +35,8 @@ connection say hello again and send from LAST+1. That makes each line stored exa
 
 **ERR.** CODE is one word. To be tried again later: ``busy`` (too many connections), ``memory``,
 ``idle``, ``stopping``. Final, until a person has looked: ``hello``, ``version``, ``token``,
-``gap``, ``expired`` (the receiver forgot this producer's number on purpose: it never guesses),
+``gap``, ``expired`` (the buffer holds no number of this producer: it expired, or the
+buffer is another; nothing is guessed),
 ``oversize`` (a line beyond LIMIT; it and what follows are not stored), ``fenced`` (a newer
 connection said hello with the same name, and took over), ``log`` (the buffer failed).
 """

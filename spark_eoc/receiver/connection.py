@@ -116,14 +116,20 @@ class Connection:
         first = last + 1
         if self._hello is not None and self._hello.first is not None:
             first = self._hello.first
+        if first > last + 1 and not last:
+            self.refuse("expired", f"first={first} but this buffer holds no line of this producer")
+            return None
         if first > last + 1:
             self.refuse("gap", f"first={first} but the last line that this buffer holds is {last}")
             return None
         self.state = State.PRODUCER
         self._durable = self.acknowledged = last
         self._next = first
+        limit = self._options.max_line_bytes
         truncates = self._options.on_oversize_line == "truncate"
-        self.out += Ok(last, buffer_id, 0 if truncates else self._options.max_line_bytes).encode()
+        # A line that was skipped would leave a number that stands for nothing: tell instead.
+        self._framer = LineFramer(limit, "truncate" if truncates else "error")
+        self.out += Ok(last, buffer_id, 0 if truncates else limit).encode()
         backlog, self._backlog = self._backlog, b""
         return self.received(backlog)
 
