@@ -14,7 +14,8 @@ lines::
 producer for as long as the buffer lives. T is the receiver's shared secret, where it has one. A
 first line that does not begin with ``EOC/``, digits, `` producer=`` is no hello: that connection
 is plain, nothing is answered, and its first line is data like the rest. One that begins so and is
-malformed is answered ``ERR hello`` and nothing of the connection is stored.
+malformed is answered ``ERR hello`` and nothing of the connection is stored. A connection that
+ends within what may become a hello is dropped.
 
 **OK.** Wait for it before sending lines. LAST is the sequence number of this producer's last
 *durable* line, 0 for none. BUFFER names the buffer; if it isn't the one that answered before, or
@@ -23,9 +24,9 @@ is the longest line in bytes, 0 where longer lines are truncated.
 
 **Lines.** Numbers are counted, not sent: the first line after OK has number N if the hello had
 ``first=N``, else LAST+1; each line has one more. N ≤ LAST is a repeat: lines up to LAST are
-dropped. N > LAST+1 is a gap: ``ERR gap``, or
-``ERR expired`` if LAST is 0. A line holds any bytes but ``\\n``; one ``\\r`` before it
-is removed. An unfinished line, when the connection ends, is always dropped.
+dropped. N > LAST+1 is a gap: ``ERR gap``, or ``ERR expired`` if LAST is 0. A line holds any bytes
+but ``\\n``; one ``\\r`` before it is removed. An unfinished line, when the connection ends, is
+always dropped.
 
 **ACK.** Line S and all before it are on disk (fsync has returned) or were dropped as repeats.
 Cumulative; not every number is told. Keep a line until it is acknowledged; after any loss of the
@@ -34,11 +35,11 @@ connection say hello again and send from LAST+1. That makes each line stored exa
 **End.** Shut down the sending side; the receiver acknowledges the rest and closes.
 
 **ERR.** CODE is one word. To be tried again later: ``busy`` (too many connections), ``memory``,
-``idle``, ``stopping``. Final, until a person has looked: ``hello``, ``version``, ``token``,
-``gap``, ``expired`` (the buffer holds no number of this producer: it expired, or the
-buffer is another; nothing is guessed),
-``oversize`` (a line beyond LIMIT; it and what follows are not stored), ``fenced`` (a newer
-connection said hello with the same name, and took over), ``log`` (the buffer failed).
+``idle``, ``stopping``, ``log`` (the buffer failed; its receiver has to be restarted). Final, until
+a person has looked: ``hello``, ``version``, ``token``, ``gap``, ``expired`` (the buffer holds no
+number of this producer: it expired, or the buffer is another; nothing is guessed), ``oversize``
+(a line beyond LIMIT; it and what follows are not stored), ``fenced`` (a newer connection said
+hello with the same name, and took over).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from spark_eoc.errors import ConfigError, ProtocolError
 MAX_HELLO_BYTES = 1024
 
 #: Codes after which a producer reconnects by itself.
-TEMPORARY = frozenset({"busy", "memory", "idle", "stopping"})
+TEMPORARY = frozenset({"busy", "memory", "idle", "stopping", "log"})
 
 _LIKE_HELLO = re.compile(rb"EOC/[0-9]+ producer=")
 _HELLO = re.compile(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_eoc.buffer.block import LineBlock, ProducerState, Run
+from spark_eoc.buffer.options import BufferOptions
 from spark_eoc.errors import LogClosedError, LogError, LogFullError
 from spark_eoc.failpoints import hit
 from spark_eoc.receiver.connection import Connection
@@ -29,6 +30,10 @@ COMPLAIN_S = 30.0
 
 class Log(Protocol):
     """What the receiver needs of a ``LogWriter``."""
+
+    @property
+    def options(self) -> BufferOptions:
+        """Its sizes."""
 
     @property
     def buffer_id(self) -> str:
@@ -142,7 +147,7 @@ class Committer:
 
     def _portion(self) -> list[Chunk]:
         """As many waiting chunks as one frame and the log have room for; none: wait."""
-        for limit in (self._options.max_frame_bytes, 1):
+        for limit in (self._inbox.full_bytes, 1):
             chunks = self._inbox.first(limit)
             if not chunks:
                 self.waiting_for_room = False

@@ -16,7 +16,6 @@ from spark_eoc.protocol import (
     Refusal,
     check_token,
     may_become_hello,
-    means_hello,
     parse_hello,
 )
 from spark_eoc.receiver.lines import LineFramer, Lines, drop_first
@@ -135,12 +134,9 @@ class Connection:
 
     def finish(self) -> Received | None:
         """The peer has ended its stream cleanly: what remains of it."""
+        # What may be the beginning of a hello is dropped: the hello of a producer that was cut off
+        # must not become a line.
         self.ended = True
-        if self.state is State.NEW and self._start and not means_hello(bytes(self._start)):
-            start = bytes(self._start)
-            self._start.clear()
-            if self._plain():
-                self._framer.feed(start)
         if self.state is State.PLAIN:
             return self._numbered(self._framer.finish())
         return None

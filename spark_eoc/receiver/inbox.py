@@ -33,11 +33,14 @@ class Chunk:
 
 
 class Inbox:
-    """Chunks in order of arrival, and producers that wait for an answer to their hello."""
+    """Chunks in order of arrival, and producers that wait for an answer to their hello.
+
+    With ``full_bytes`` waiting, they don't wait for the interval; it is the size of one frame.
+    """
 
     def __init__(self, flush_interval_s: float, full_bytes: int) -> None:
         self._flush_interval = flush_interval_s
-        self._full = full_bytes
+        self.full_bytes = full_bytes
         self._condition = threading.Condition()
         self._chunks: deque[Chunk] = deque()
         self._hellos: list[Connection] = []
@@ -53,7 +56,7 @@ class Inbox:
                 self._due = time.monotonic() + self._flush_interval
             self._chunks.append(chunk)
             self.nbytes += chunk.cost
-            urgent = bool(chunk.producer) or self.nbytes >= self._full
+            urgent = bool(chunk.producer) or self.nbytes >= self.full_bytes
             # A wake-up costs more than a chunk: the first one sets the timer, urgent ones end it.
             if len(self._chunks) == 1 or (urgent and not self._urgent):
                 self._condition.notify()

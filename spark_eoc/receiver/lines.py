@@ -139,6 +139,19 @@ def drop_first(lines: bytes, count: int) -> bytes:
     return lines.split(b"\n", count)[count]
 
 
+def split_whole(lines: bytes, limit: int) -> list[bytes]:
+    """Whole lines in pieces of at most ``limit`` bytes, or of one line that is longer."""
+    if len(lines) <= limit:
+        return [lines]
+    pieces = []
+    start = 0
+    while start < len(lines):
+        end = lines.rfind(b"\n", start, start + limit) + 1 or lines.find(b"\n", start) + 1
+        pieces.append(lines[start:end])
+        start = end
+    return pieces
+
+
 def _ended(line: bytes) -> bytes:
     """A cut line with its end, such that a carriage return at the cut stays data."""
     return line + (b"\r\n" if line.endswith(b"\r") else b"\n")

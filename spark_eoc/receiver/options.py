@@ -27,7 +27,8 @@ class ReceiverOptions:
     ``flush_interval_ms`` is how long lines of plain connections may wait to share an fsync; when a
     producer waits for its acknowledgement nothing is held back. ``max_pending_bytes`` bounds the
     lines that wait for the log, and once more the unfinished lines of all connections together.
-    ``max_frame_bytes`` bounds the lines of one fsync. ``idle_timeout_ms`` 0 is off.
+    ``max_frame_bytes`` bounds the lines of one fsync, and so does half a segment.
+    ``idle_timeout_ms`` 0 is off.
     """
 
     connect: tuple[str, int] | None = None

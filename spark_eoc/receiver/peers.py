@@ -17,6 +17,7 @@ from spark_eoc.receiver.committer import Answered, Durable
 from spark_eoc.receiver.connection import Connection, Received, State
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
+from spark_eoc.receiver.lines import split_whole
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.sockets import adopt, read_some, shake_hands, write_some
 
@@ -124,8 +125,11 @@ class Peers:
     def _store(self, connection: Connection, lines: Received | None) -> None:
         if lines is None:
             return
-        chunk = Chunk(connection, connection.producer, lines.data, lines.records, lines.first)
-        self._inbox.put(chunk)
+        first = lines.first
+        for piece in split_whole(lines.data, self._inbox.full_bytes):
+            records = piece.count(b"\n")
+            self._inbox.put(Chunk(connection, connection.producer, piece, records, first))
+            first += records if connection.producer else 0
 
     def _after_bytes(self, connection: Connection) -> None:
         if connection.refusal is not None:
@@ -152,7 +156,7 @@ class Peers:
         self._inbox.put_hello(connection)
 
     def _clean_end(self, connection: Connection) -> None:
-        if connection.held and connection.state is State.PRODUCER:
+        if connection.held and connection.state is not State.PLAIN:
             self._counts.dropped_unfinished += 1
         self._store(connection, connection.finish())
         if connection.refusal is not None:

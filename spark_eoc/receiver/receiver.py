@@ -33,7 +33,9 @@ class Receiver:
     ) -> None:
         self.options = options
         self._counts = Counts()
-        self._inbox = Inbox(options.flush_interval_ms / 1000, options.max_frame_bytes)
+        # A frame is not more than half a segment, so that small buffers stay in their limit.
+        frame_bytes = min(options.max_frame_bytes, writer.options.segment_bytes // 2)
+        self._inbox = Inbox(options.flush_interval_ms / 1000, frame_bytes)
         self._loop = Loop(options, self._inbox, writer.buffer_id, self._counts)
         self._committer = Committer(writer, self._inbox, options, self._loop.deliver, clock)
         self._threads: list[threading.Thread] = []
