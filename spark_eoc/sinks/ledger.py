@@ -79,7 +79,7 @@ def decide_open(view: LedgerView, call: Call) -> Open | Compare:
     control = view.control
     if control is None:
         return _first_open(view, call)
-    if control.token == call.token:
+    if (control.token, control.open_batch) == (call.token, call.batch_id):
         return Open(control)  # this very call opened it; only the answer was lost
     if control.query_id != call.query_id:
         return _adopt(view, control, call)
