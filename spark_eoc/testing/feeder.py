@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Iterator
 
+from spark_eoc.errors import SparkEocError
 from spark_eoc.producer import LineProducer
 from spark_eoc.testing.transcript import TranscribedProducer, Transcript, TranscriptWriter
 
@@ -70,7 +72,8 @@ class Feeder:
         self._closing.set()
         self._pause.clear()
         self._thread.join(5)
-        self._line_producer.close(timeout_s=0)
+        with contextlib.suppress(SparkEocError):
+            self._line_producer.close(timeout_s=0)
         self._writer.close()
 
     def __enter__(self) -> Feeder:

@@ -74,7 +74,11 @@ class Rig:
         writers: Mapping[str, Mapping[str, Any]] | None = None,
         settings: Mapping[str, str] | None = None,
         per_second: float = 300.0,
+        lines: int | None = None,
+        starting_at: int = 0,
     ) -> None:
+        """``lines`` ends each feeder after so many; ``starting_at`` is the offset below which
+        the buffer holds lines that are not this rig's and that the query must not read."""
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._mariadb, self._redis = mariadb, redis
@@ -92,7 +96,8 @@ class Rig:
             on_failure,
             settings or {},
         )
-        self._per_second = per_second
+        self._per_second, self._limit = per_second, lines
+        self._starting_at = starting_at
         self.feeders: dict[str, Feeder] = {}
 
     def __enter__(self) -> Rig:
@@ -113,7 +118,7 @@ class Rig:
                 int(target.stream.listen.rpartition(":")[2]),
                 f"feeder-{sink}",
                 Path(target.stream.folder) / "transcript",
-                _lines(sink),
+                itertools.islice(_lines(sink), self._limit),
                 per_second=self._per_second,
             )
 
@@ -160,14 +165,20 @@ class Rig:
     def verdict(self, sink: str) -> Verdict:
         """Of one sink. The buffer is compared unless it was trimmed."""
         target = self.targets[sink]
-        lines = read_buffer(target.stream.buffer)
-        whole = bool(lines) and lines[0].offset == 0
+        there = read_buffer(target.stream.buffer)
+        whole = bool(there) and there[0].offset <= self._starting_at
+        lines = [line for line in there if line.offset >= self._starting_at]
         return check(
             [self.feeders[sink].transcript()],
             target.rows(),
             buffer=lines if whole else None,
             ledger=target.ledger(),
         )
+
+    @property
+    def settled(self) -> bool:
+        """Whether every line is durable and in its sink, and no batch is open."""
+        return self._flushed() and self._drained()
 
     def _flushed(self) -> bool:
         return all(feeder.flushed for feeder in self.feeders.values())
