@@ -1,0 +1,175 @@
+"""MySQL writers with one rule left out each, to show that a test or the checker catches it.
+
+``broken_writer(kind, url, table, **arguments)`` builds one; ``KINDS`` names them. Everything else
+is the product's own code, so that a kill hits the same steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from spark_eoc.failpoints import hit
+from spark_eoc.sinks.entries import (
+    AlreadyApplied,
+    Applied,
+    Call,
+    Completed,
+    Control,
+    Fingerprint,
+    Outcome,
+    Unit,
+    UnitEntry,
+)
+from spark_eoc.sinks.ledger import Close
+from spark_eoc.sinks.mysql.connection import transaction
+from spark_eoc.sinks.mysql.sink import MySQLSink
+from spark_eoc.sinks.mysql.writer import MySQLWriter
+from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.store import CloseDecision
+
+
+class LedgerInItsOwnTransaction(MySQLSink):
+    """Rows are committed first, the unit entry after them: a crash in between doubles rows."""
+
+    def _attempt(self, unit: Unit, rows: Rows) -> Outcome:
+        with transaction(self.address) as connection:
+            if self._sql.unit(connection, unit.writer_id, unit.partition) == _entry(unit):
+                return AlreadyApplied()
+            self._write(connection, rows.table)
+            connection.query("COMMIT")
+        hit("mysql.after_rows")
+        with transaction(self.address) as connection:
+            outcome = self._enter(connection, unit)
+            hit("mysql.after_unit")
+            hit("mysql.before_commit")
+            connection.query("COMMIT")
+            hit("mysql.after_commit")
+        return outcome
+
+
+class _Blind(MySQLSink):
+    """Completes a batch without looking at its units; only the token is still compared."""
+
+    def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
+        def step(connection: Any) -> None:
+            control = self._sql.view(connection, writer_id, batch_id).control
+            assert control is not None
+            if control.open_batch != batch_id:
+                return
+            done = Completed(batch_id, None, 0, Fingerprint(), "blind", "batch")
+            closed = replace(control, open_batch=None, last_complete=batch_id)
+            self._sql.store_close(connection, writer_id, Close(closed, done, 0))
+
+        self._driver(f"completing batch {batch_id}", step)
+
+
+class KeyWithoutThePartition(_Blind):
+    """(batch) alone is the key: the second partition takes the first's entry for its own."""
+
+    def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
+        return []
+
+    def _enter(self, connection: Any, unit: Unit) -> Outcome:
+        return _by_batch_only(self, connection, replace(unit, partition=0))
+
+    def _look(self, unit: Unit) -> Outcome | None:
+        return None
+
+
+class NoFingerprint(_Blind):
+    """(batch, partition) is believed to mean the same rows, as Spark once promised."""
+
+    def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
+        return []
+
+    def _enter(self, connection: Any, unit: Unit) -> Outcome:
+        return _by_batch_only(self, connection, unit)
+
+
+class NoToken(_Blind):
+    """No unit asks who owns the writer."""
+
+    def _owner(self, connection: Any, unit: Unit) -> Control | None:
+        return _claimed(unit)
+
+
+class PlainReadAtEnd(_Blind):
+    """The control entry is read without a lock, after the rows."""
+
+    def _owner(self, connection: Any, unit: Unit) -> Control | None:
+        control = self._sql.control(connection, unit.writer_id, "")
+        # Where the two statements meet another session's open: between the check and COMMIT.
+        self.pause()
+        return control
+
+    def pause(self) -> None:
+        """A test's hook; nothing here."""
+
+
+class PlainReadAtStart(_Blind):
+    """The control entry is read without a lock before the rows, and not again."""
+
+    def _attempt(self, unit: Unit, rows: Rows) -> Outcome:
+        with transaction(self.address) as connection:
+            control = self._sql.control(connection, unit.writer_id, "")
+        if control is None or control.token != unit.token:
+            return super()._attempt(unit, rows)  # refused as ever
+        return _NoCheck.of(self)._attempt(unit, rows)
+
+
+class _NoCheck(NoToken):
+    @classmethod
+    def of(cls, sink: MySQLSink) -> _NoCheck:
+        copy = cls.__new__(cls)
+        copy.__dict__.update(sink.__dict__)
+        return copy
+
+
+class OneTokenARunWriter(MySQLWriter):
+    """A straggler of an earlier call of this run has the same token as the call that followed."""
+
+    def _call(self, *arguments: Any) -> Call:
+        call = super()._call(*arguments)
+        return replace(call, token=hashlib.md5(call.run_id.encode()).hexdigest())
+
+
+_SINKS: dict[str, type[MySQLSink]] = {
+    "ledger_in_its_own_transaction": LedgerInItsOwnTransaction,
+    "key_without_the_partition": KeyWithoutThePartition,
+    "no_fingerprint": NoFingerprint,
+    "no_token": NoToken,
+    "plain_read_at_start": PlainReadAtStart,
+    "plain_read_at_end": PlainReadAtEnd,
+}
+KINDS: Sequence[str] = (*_SINKS, "one_token_a_run")
+
+
+def broken_writer(kind: str, url: str, table: str, **arguments: Any) -> MySQLWriter:
+    """A writer without the rule that ``kind`` names; arguments are those of MySQLWriter."""
+    if kind == "one_token_a_run":
+        return OneTokenARunWriter(url, table, **arguments)
+    writer = MySQLWriter(url, table, **arguments)
+    writer._sink.__class__ = _SINKS[kind]
+    return writer
+
+
+def _by_batch_only(sink: MySQLSink, connection: Any, unit: Unit) -> Outcome:
+    control = sink._owner(connection, unit)
+    if control is None or control.token != unit.token:
+        return super(type(sink), sink)._enter(connection, unit)
+    entry = sink._sql.unit(connection, unit.writer_id, unit.partition)
+    if entry is not None and entry.batch_id == unit.batch_id:
+        return AlreadyApplied()
+    sink._sql.set_unit(connection, unit.writer_id, _entry(unit), exists=entry is not None)
+    return Applied()
+
+
+def _entry(unit: Unit) -> UnitEntry:
+    return UnitEntry(unit.partition, unit.batch_id, unit.fingerprint)
+
+
+def _claimed(unit: Unit) -> Control:
+    return Control("", "", unit.epoch, unit.token, unit.batch_id, unit.batch_id - 1)
