@@ -72,7 +72,7 @@ class QueryUnderFire:
             [sys.executable, "-m", "spark_eoc.cli.demo_query", str(job.save())],
             folder=folder,
             progress=self._done,
-            env={"TMPDIR": job.folder, "SPARK_LOCAL_DIRS": str(folder / "spark")},
+            env={"TMPDIR": job.folder},
             servers={SERVER[sink.name]: sink.server},
             on_event=self._on_event,
             progress_timeout_s=_PROGRESS_SECONDS,

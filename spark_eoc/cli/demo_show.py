@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -101,6 +102,7 @@ def show(settings: Settings, folder: Path, *, table: bool, keep: bool) -> Report
     folder.mkdir(parents=True, exist_ok=True)
     if not keep:
         reaper().folder(str(folder))
+    log = _log_to(folder / "demo.log")
     try:
         with View(settings.seed, settings.ledger, table=table) as view:
             report = _show(settings, folder.resolve(), view)
@@ -108,9 +110,20 @@ def show(settings: Settings, folder: Path, *, table: bool, keep: bool) -> Report
             view.report(report)
             return report
     finally:
+        logging.getLogger("spark_eoc").removeHandler(log)
+        log.close()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
             reaper().forget(str(folder))
+
+
+def _log_to(path: Path) -> logging.Handler:
+    """What the producers say of lost connections is expected here, and would hide the events."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    logger = logging.getLogger("spark_eoc")
+    logger.addHandler(handler)
+    logger.propagate = False
+    return handler
 
 
 def _show(settings: Settings, folder: Path, view: View) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from spark_eoc.cli.demo_show import Report
 
+#: "again" counts batches that Spark handed over again: skipped where they were applied already.
+_COLUMNS = ("sent", "acked", "in sink", "lost", "twice", "again", "refused", "kills")
 _COLORS = {"mysql": "cyan", "redis": "magenta"}
 
 
@@ -73,22 +76,27 @@ class View:
         """The final table, and in one line what it means."""
         table = Table(title=f"seed {report.settings.seed}, {report.seconds:.0f} s")
         table.add_column("sink")
-        for column in ("sent", "acknowledged", "in the sink", "lost", "twice"):
+        for column in _COLUMNS:
             table.add_column(column, justify="right")
-        table.add_column("batches run again")
-        table.add_column("kills")
-        for sink in report.sinks.values():
+        for name, sink in report.sinks.items():
             verdict, replays = sink.verdict, sink.replays
-            refused = ", ".join(f"{count} {name}" for name, count in replays.refused.items())
             table.add_row(
-                sink.title,
+                name,
                 *(f"{n:,}" for n in (sink.sent, sink.acknowledged, verdict.in_sink)),
                 *(f"[{'red' if n else 'green'}]{n:,}[/]" for n in (verdict.lost, verdict.twice)),
-                f"{replays.again}: {replays.accepted} went on, refused {refused or 'none'}",
-                ", ".join(f"{count} {kind}" for kind, count in sink.kills.items()) or "none",
+                *(f"{n:,}" for n in (replays.again, sum(replays.refused.values()))),
+                f"{sum(sink.kills.values()):,}",
             )
         self._output.print(table)
+        for name, sink in report.sinks.items():
+            self._output.print(f"{name}: {sink.starts} starts; killed: {_listed(sink.kills)}")
+            if sink.replays.refused:
+                self._output.print(f"{name}: refused: {_listed(sink.replays.refused)}")
         self._output.print(_conclusion(report))
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
 def _conclusion(report: Report) -> str:
