@@ -94,12 +94,15 @@ class UnitWriter:
         return outcome
 
     def _write_from(self, client: redis.Redis) -> Outcome:
-        script = Script(client, chunk_script(self._command.name, self._command.on_null))
+        script = Script(client, self._source())
         while True:
             hit("redis.before_chunk")
             outcome = self._chunk(script)
             if outcome is not None:
                 return outcome
+
+    def _source(self) -> str:
+        return chunk_script(self._command.name, self._command.on_null)
 
     def _chunk(self, script: Script) -> Outcome | None:
         """Sends the chunk at ``_start``; None if more are to come."""

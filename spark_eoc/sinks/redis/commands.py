@@ -27,6 +27,8 @@ from spark_eoc.sinks.store import Column
 ON_NULL = ("remove", "keep", "fail")
 #: Seconds; EXPIRE itself overflows a little above.
 LONGEST_TTL = 10**10
+#: Fields of one stream entry: Lua's unpack gives up at some thousands of arguments.
+MOST_STREAM_FIELDS = 3000
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,11 @@ class Command:
                 "write nothing",
                 next_step='add the columns to write, or use command="set" or "sadd" with value=',
             )
+        if self.name == "xadd" and len(inputs) > MOST_STREAM_FIELDS:
+            raise ConfigError(
+                f"xadd of {len(inputs)} fields: one script call takes {MOST_STREAM_FIELDS}",
+                next_step="name fewer columns in fields=, or write them as one JSON column",
+            )
         for name in (*self.key.columns, *inputs):
             check_type(by_name[name])
         self._check_types(by_name, inputs, ttl)
@@ -176,6 +183,10 @@ class Command:
                     f"command={self.name!r} needs {argument}=",
                     next_step=f'name the column, such as {argument}="{argument}"',
                 )
+        if self.member is not None and self.member == self.score:
+            raise ConfigError(
+                "member= and score= name the same column", next_step="select it twice, by two names"
+            )
         if self.fields is not None and (
             not self.fields or len(set(self.fields)) < len(self.fields)
         ):

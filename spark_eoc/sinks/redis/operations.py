@@ -80,10 +80,11 @@ def arrange(command: Command, rows: Rows) -> Rows:
     keys = command.key.render(rows.table)
     if command.kind.ordered and not command.kind.adds:
         return rows.take(pc.sort_indices(keys))
-    table = pa.table({"key": keys, "hash": rows.hashes})
-    return rows.take(
-        pc.sort_indices(table, sort_keys=[("key", "ascending"), ("hash", "ascending")])
-    )
+    by = {"key": keys, "hash": rows.hashes}
+    if command.member is not None:
+        by = {"key": keys, "member": text_column(rows.table[command.member]), "hash": rows.hashes}
+    order = pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
+    return rows.take(order)
 
 
 def operations(command: Command, ledger_prefix: str, rows: Rows) -> Operations:
@@ -98,6 +99,8 @@ def operations(command: Command, ledger_prefix: str, rows: Rows) -> Operations:
         _refuse_ttl(str(command.ttl), ttl)
     for name in names:
         _refuse_value(command, name, table[name])
+    if command.name == "xadd":
+        _refuse_nothing(names, table)
     if command.kind.adds or command.name == "del":
         return _summed(command, keys, {name: table[name] for name in names}, ttl)
     return Operations(keys, [table[name] for name in names], names, ttl)
@@ -111,7 +114,8 @@ def _summed(
 ) -> Operations:
     """Sums by key, and by member for zincrby; the longest TTL of a key's rows counts."""
     data: dict[str, pa.Array | pa.ChunkedArray] = {"key": keys}
-    by, sums = ["key"], list[tuple[str, str]]()
+    data["row"] = pa.array(range(len(keys)), pa.int64())
+    by, sums = ["key"], [("row", "min")]
     for at, (name, column) in enumerate(columns.items()):
         if name == command.member:
             data[f"c{at}"] = text_column(column)
@@ -122,8 +126,9 @@ def _summed(
     if ttl is not None:
         data["ttl"] = ttl
         sums.append(("ttl", "max"))
-    # One thread, because then groups come in the order of their first row.
-    groups = pa.table(data).group_by(by, use_threads=False).aggregate([*sums, ([], "count_all")])
+    groups = pa.table(data).group_by(by).aggregate([*sums, ([], "count_all")])
+    # Groups come in any order; chunks need the rows' own, in which a group's rows are adjacent.
+    groups = groups.sort_by("row_min")
     found = [
         groups[f"c{at}" if name == command.member else f"c{at}_sum"]
         for at, name in enumerate(columns)
@@ -180,6 +185,17 @@ def _refuse_value(command: Command, name: str, column: pa.ChunkedArray) -> None:
         row = first_true(pc.greater(pc.binary_length(column), _LONGEST_VALUE))
         if row >= 0:
             raise RowRefusedError(row, name, f"longer than {_LONGEST_VALUE} bytes (Redis's limit)")
+
+
+def _refuse_nothing(names: Sequence[str], table: pa.Table) -> None:
+    empty = pc.is_null(table[names[0]])
+    for name in names[1:]:
+        empty = pc.and_(empty, pc.is_null(table[name]))
+    row = first_true(empty)
+    if row >= 0:
+        raise RowRefusedError(
+            row, names[0], "every field is NULL, and a stream takes no empty entry"
+        )
 
 
 def _refuse_integer(name: str, column: pa.ChunkedArray) -> None:

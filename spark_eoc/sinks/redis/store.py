@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -36,6 +36,9 @@ class RedisSink(Sink):
     A unit is applied chunk by chunk; each chunk's writes and the unit entry that counts them are
     one script, so that the entry says exactly which rows are in.
     """
+
+    #: What applies a unit; another class is for tests that break it.
+    unit_writer: ClassVar[type[UnitWriter]] = UnitWriter
 
     target: Target
 
@@ -71,7 +74,7 @@ class RedisSink(Sink):
     def apply(self, unit: Unit, rows: Rows) -> Outcome:
         """See :meth:`Sink.apply`."""
         keys = LedgerKeys.of(self.target.ledger, unit.writer_id)
-        return UnitWriter(self.target, keys, unit, rows).apply()
+        return self.unit_writer(self.target, keys, unit, rows).apply()
 
     def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
         """See :meth:`Sink.close_batch`."""

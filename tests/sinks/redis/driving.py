@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import sys
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from spark_eoc.sinks.entries import Call, Fingerprint, Outcome, Unit
+from spark_eoc.failpoints import FailpointError
+from spark_eoc.sinks.entries import Call, Fingerprint, Outcome, Refused, Unit
 from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open
 from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.commands import Command
@@ -97,3 +101,41 @@ class Run:
         outcomes = [self.apply(rows, number) for number, rows in enumerate(partitions)]
         self.close()
         return outcomes
+
+
+def counters(rows: int = 40, keys: int = 11) -> dict[str, Any]:
+    """A partition of counters; what is added is never the same twice."""
+    return {"k": [i * 7 % keys for i in range(rows)], "n": [1 + 3 * i for i in range(rows)]}
+
+
+def totals(data: dict[str, Any], times: int = 1) -> dict[bytes, bytes]:
+    """What a Redis must hold after ``data`` was added ``times`` times."""
+    sums: Counter[int] = Counter()
+    for key, number in zip(data["k"], data["n"], strict=True):
+        sums[key] += number * times
+    return {b"%d" % key: b"%d" % number for key, number in sums.items()}
+
+
+def stored(client: Any, prefix: str) -> dict[bytes, bytes]:
+    """The counters in Redis, without the prefix."""
+    start = f"{prefix}:".encode()
+    return {key[len(start) :]: client.hget(key, "n") for key in client.scan_iter(f"{prefix}:*")}
+
+
+def error_of(outcome: Any) -> str:
+    assert isinstance(outcome, Refused), outcome
+    return outcome.error
+
+
+def ledger_keys(client: Any, prefix: str) -> list[bytes]:
+    return sorted(client.scan_iter(f"{prefix}_ledger:*"))
+
+
+def fail_after_chunk(
+    run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch, number: int = 1
+) -> None:
+    monkeypatch.setattr(sys, "_spark_eoc_failpoint_hits", {}, raising=False)
+    monkeypatch.setenv("SPARK_EOC_FAILPOINT", f"redis.after_chunk:{number}=raise")
+    with pytest.raises(FailpointError):
+        run.apply(rows)
+    monkeypatch.delenv("SPARK_EOC_FAILPOINT")

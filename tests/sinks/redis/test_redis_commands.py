@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -27,11 +28,6 @@ NASTY = [
     b"-5",
     b"x" * 5000,
 ]
-
-
-@pytest.fixture
-def client(redis_server: Any) -> Any:
-    return redis_server.client()
 
 
 def test_set_round_trips_every_byte(new_run: Callable[..., Any], client: Any, prefix: str) -> None:
@@ -224,3 +220,36 @@ def test_a_unit_applied_twice_is_applied_once(
     assert run.apply(data) == AlreadyApplied()
     assert {key: client.dump(key) for key in client.scan_iter(f"{prefix}*")} == before
     run.close()
+
+
+def test_a_table_of_all_types_arrives_as_text(
+    new_run: Callable[..., Any], client: Any, prefix: str
+) -> None:
+    """The text forms of the module's table."""
+    instant = dt.datetime(2013, 1, 31, 23, 59, 59, 1)
+    table = pa.table(
+        {
+            "k": [1],
+            "i": pa.array([-5], pa.int8()),
+            "f": pa.array([0.1], pa.float32()),
+            "d": [1e20],
+            "x": pa.array([Decimal("-12.50")], pa.decimal128(38, 2)),
+            "b": [True],
+            "y": [instant.date()],
+            "t": pa.array([instant], pa.timestamp("us", "UTC")),
+            "n": pa.array([instant], pa.timestamp("us")),
+            "o": pa.array(["é"], pa.large_string()),
+        }
+    )
+    new_run("{k}", "hset").batch(0, rows_of(table))
+    assert client.hgetall(f"{prefix}:1") == {
+        b"i": b"-5",
+        b"f": b"0.1",
+        b"d": b"1e+20",
+        b"x": b"-12.50",
+        b"b": b"true",
+        b"y": b"2013-01-31",
+        b"t": b"2013-01-31 23:59:59.000001Z",
+        b"n": b"2013-01-31 23:59:59.000001",
+        b"o": "é".encode(),
+    }

@@ -1,0 +1,55 @@
+"""Sinks that are wrong on purpose: each must be caught by the tests beside it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from spark_eoc.sinks.entries import Outcome
+from spark_eoc.sinks.redis.apply import UnitWriter
+from spark_eoc.sinks.redis.store import RedisSink
+from spark_eoc.sinks.rows import Rows
+
+
+class PositionalSink(RedisSink):
+    """Cuts chunks in the order of arrival."""
+
+    def arrange(self, rows: Rows) -> Rows:
+        return rows
+
+
+class _LedgerApartWriter(UnitWriter):
+    _entry = "call('HSET', KEYS[2], partition, done)"
+    _mark = "try('HSET', KEYS[2], partition, half)"
+
+    def _source(self) -> str:
+        source = super()._source()
+        assert self._entry in source
+        assert self._mark in source
+        return source.replace(self._entry, "").replace(self._mark, "nil")
+
+    def _chunk(self, script: Any) -> Outcome | None:
+        outcome = super()._chunk(script)
+        with self._target.address.connect() as client:
+            client.hset(self._keys.units, str(self._unit.partition), self._expected)
+        return outcome
+
+
+class LedgerApartSink(RedisSink):
+    """Sets the unit entry in a step of its own, after the chunk's writes."""
+
+    unit_writer: ClassVar[type[UnitWriter]] = _LedgerApartWriter
+
+
+class _TokenlessWriter(UnitWriter):
+    _fence = "if control[1] ~= token or control[2] ~= batch then"
+
+    def _source(self) -> str:
+        source = super()._source()
+        assert self._fence in source
+        return source.replace(self._fence, "if false then")
+
+
+class TokenlessSink(RedisSink):
+    """Does not look at the control entry when it writes."""
+
+    unit_writer: ClassVar[type[UnitWriter]] = _TokenlessWriter
