@@ -19,6 +19,7 @@ from spark_eoc.errors import (
     FencedError,
     HalfAppliedError,
     ReplayMismatchError,
+    SinkBehindError,
     SinkError,
     SinkUnavailableError,
     SparkEocError,
@@ -45,6 +46,7 @@ _REFUSALS: dict[str, type[SparkEocError]] = {
         FencedError,
         ReplayMismatchError,
         HalfAppliedError,
+        SinkBehindError,
         BadRowError,
         SinkUnavailableError,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -13,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.secret import Secret
 
 #: Read on the driver when the writer is built and the URL holds no password.
 PASSWORD_ENVIRONMENT = "SPARK_EOC_REDIS_PASSWORD"  # noqa: S105  a name, not a secret
@@ -38,37 +38,6 @@ _QUERY = frozenset(
 )
 
 
-class Secret:
-    """A password that shows itself nowhere: not in a repr, and not in a pickle's text."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return "Secret('***')"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        plain = self._value.encode()
-        pad = secrets.token_bytes(len(plain))
-        return _unseal, (pad, bytes(a ^ b for a, b in zip(plain, pad, strict=True)))
-
-    def reveal(self) -> str:
-        """The password itself, for the driver of the database only."""
-        return self._value
-
-
-def _unseal(pad: bytes, sealed: bytes) -> Secret:
-    return Secret(bytes(a ^ b for a, b in zip(sealed, pad, strict=True)).decode())
-
-
 @dataclass(frozen=True)
 class RedisAddress:
     """``url`` is without password; connections opened from here speak RESP2 and never retry.
@@ -81,8 +50,10 @@ class RedisAddress:
 
     @classmethod
     def parse(cls, url: str, password: str | None = None) -> RedisAddress:
-        """From ``redis://``, ``rediss://`` or ``unix://``; the password may be in it, be an
-        argument, or be in the environment (SPARK_EOC_REDIS_PASSWORD). Raises ConfigError."""
+        """From ``redis://``, ``rediss://`` or ``unix://``; raises ConfigError.
+
+        The password comes from the argument, the URL or SPARK_EOC_REDIS_PASSWORD, in this order.
+        """
         try:
             parts = urlsplit(url)
             _ = parts.port
@@ -95,8 +66,8 @@ class RedisAddress:
                 "unix:///path/to/socket?db=0, with special characters percent-encoded",
             )
         query = parse_qsl(parts.query, keep_blank_values=True)
-        found = parts.password or dict(query).get("password") or ""
-        secret = unquote(found) or password or os.environ.get(PASSWORD_ENVIRONMENT)
+        found = unquote(parts.password or "") or dict(query).get("password")
+        secret = password or found or os.environ.get(PASSWORD_ENVIRONMENT)
         cls._check_query([name for name, _ in query if name != "password"])
         rest = urlencode([(name, value) for name, value in query if name != "password"])
         user, _, host = parts.netloc.rpartition("@")

@@ -84,7 +84,7 @@ class UnitWriter:
         """Looks at the unit entry first: only if work is left is the error classified."""
         if self._patience is None:
             what = f"write partition {self._unit.partition} of batch {self._unit.batch_id}"
-            self._patience = Patience(self._target.address, what)
+            self._patience = Patience(self._target.address, what, self._target.budget_s)
         try:
             outcome = self._look(self._patience)
             if outcome is None:

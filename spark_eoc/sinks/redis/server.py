@@ -26,8 +26,6 @@ from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.resp import bulk, command
 
 LOGGER = logging.getLogger("spark_eoc.sinks.redis")
-#: How long anything that may pass is tried again: a restart, a fail-over, a full memory.
-BUDGET_S = 120.0
 #: What a server says while it can't do it now; as text, since scripts wrap it.
 _PASSING = re.compile(
     r"\b(LOADING|BUSY|TRYAGAIN|MASTERDOWN|READONLY|NOREPLICAS|MISCONF|OOM|CLUSTERDOWN|"
@@ -43,11 +41,10 @@ class PassingError(Exception):
 class Patience:
     """Tries again what may pass, until the budget is used up; the waits grow and are jittered."""
 
-    def __init__(self, address: RedisAddress, what: str, budget_s: float | None = None) -> None:
+    def __init__(self, address: RedisAddress, what: str, budget_s: float) -> None:
         self._address = address
         self._what = what
-        self._budget_s = BUDGET_S if budget_s is None else budget_s
-        self._deadline = time.monotonic() + self._budget_s
+        self._deadline = time.monotonic() + budget_s
         self._pause_s = 0.05
 
     def wait(self, error: Exception) -> None:

@@ -93,7 +93,7 @@ class RedisSink(Sink):
         return arrange(self.target.command, rows)
 
     def _patience(self, what: str) -> Patience:
-        return Patience(self.target.address, what)
+        return Patience(self.target.address, what, self.target.budget_s)
 
     def _read(self, client: redis.Redis, writer_id: str, batch_id: int) -> _Seen:
         keys = LedgerKeys.of(self.target.ledger, writer_id)

@@ -11,7 +11,8 @@ from spark_eoc.sinks.redis.commands import Command
 
 @dataclass(frozen=True)
 class Target:
-    """``ledger`` is the prefix of the ledger's keys, ``chunk_rows`` the operations in one script.
+    """``ledger`` is the prefix of the ledger's keys, ``chunk_rows`` the operations in one script,
+    ``budget_s`` how long what may pass is tried again.
 
     Raises ConfigError for what can't work; nothing is connected.
     """
@@ -20,6 +21,7 @@ class Target:
     command: Command
     ledger: str = "spark_eoc"
     chunk_rows: int = 5000
+    budget_s: float = 300.0
 
     def __post_init__(self) -> None:
         if not self.ledger or not self.ledger.isprintable() or "{" in self.ledger:

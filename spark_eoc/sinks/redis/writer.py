@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.store import RedisSink
@@ -28,7 +28,8 @@ class RedisWriter(Writer):
     * ``on_null``: for hset: ``remove`` (default) the field, ``keep`` it as it is, or ``fail``.
     * ``password``: if not in the URL or in the environment (SPARK_EOC_REDIS_PASSWORD).
     * ``ledger``: prefix of the ledger's keys, ``spark_eoc``. ``chunk_rows``: operations in one
-      script, 5,000 (and at most 8 MiB).
+      script, 5,000 (and at most 8 MiB). ``retry_minutes``: how long errors that may pass, such as
+      a server that restarts or is full, are tried again.
     * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
 
     Rows of one key are applied in the order in which they arrive in their partition for set,
@@ -52,8 +53,21 @@ class RedisWriter(Writer):
         password: str | None = None,
         ledger: str = "spark_eoc",
         chunk_rows: int = 5000,
-        **options: Any,
+        retry_minutes: float = 5.0,
+        writer_id: str | None = None,
+        checkpoint_location: str | None = None,
+        atomicity: str = "partition",
+        partitioning: str = "source",
+        num_partitions: int | None = None,
+        partition_by: Sequence[str] = (),
+        on_bad_row: str = "fail",
+        dead_letter_limit: int | None = None,
+        on_new_checkpoint: str = "refuse",
     ) -> None:
+        if isinstance(fields, str) or isinstance(partition_by, str):
+            raise ConfigError(
+                "fields and partition_by are lists", next_step='write fields=["column"]'
+            )
         told = Command(
             command,
             KeyTemplate.parse(key),
@@ -64,5 +78,17 @@ class RedisWriter(Writer):
             ttl,
             on_null,
         )
-        sink = RedisSink(Target(RedisAddress.parse(url, password), told, ledger, chunk_rows))
-        super().__init__(sink, WriterOptions(**options))
+        address = RedisAddress.parse(url, password)
+        target = Target(address, told, ledger, chunk_rows, retry_minutes * 60)
+        options = WriterOptions(
+            writer_id=writer_id,
+            checkpoint_location=checkpoint_location,
+            atomicity=atomicity,
+            partitioning=partitioning,
+            num_partitions=num_partitions,
+            partition_by=tuple(partition_by),
+            on_bad_row=on_bad_row,
+            dead_letter_limit=dead_letter_limit,
+            on_new_checkpoint=on_new_checkpoint,
+        )
+        super().__init__(RedisSink(target), options)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spark_eoc.sinks.redis import server as server_module
 from tests.sinks.redis.driving import Run, redis_sink
 
 
@@ -26,9 +25,3 @@ def new_run(redis_server: Any, prefix: str) -> Callable[..., Run]:
 @pytest.fixture
 def client(redis_server: Any) -> Any:
     return redis_server.client()
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may pass is tried again for half a second only."""
-    monkeypatch.setattr(server_module, "BUDGET_S", 0.5)

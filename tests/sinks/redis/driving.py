@@ -32,9 +32,12 @@ def rows_of(table: pa.Table | dict[str, Any]) -> Rows:
     return Rows(table, pa.chunked_array([pa.array(hashes, pa.int64())]))
 
 
+_TARGET = ("ledger", "chunk_rows", "budget_s")
+
+
 def redis_sink(url: str, key: str, command: str, **more: Any) -> RedisSink:
     """A sink as RedisWriter builds it."""
-    target = {name: more.pop(name) for name in ("ledger", "chunk_rows") if name in more}
+    target = {name: more.pop(name) for name in _TARGET if name in more}
     if "fields" in more:
         more["fields"] = tuple(more["fields"])
     told = Command(command, KeyTemplate.parse(key), **more)

@@ -17,7 +17,6 @@ from spark_eoc.errors import (
     SinkUnavailableError,
 )
 from spark_eoc.sinks.entries import AlreadyApplied, Applied
-from spark_eoc.sinks.redis import server as server_module
 from spark_eoc.sinks.store import Column
 from spark_eoc.testing.proxy import Rules
 from tests.sinks.redis.driving import (
@@ -102,10 +101,10 @@ def test_r1_answers_lost_on_the_way(
         assert stored(redis_server.client(), prefix) == totals(data, batch + 1), batch
 
 
-def test_r3_out_of_memory_fails_whole_and_goes_on(own_redis: Any, impatient: None) -> None:
+def test_r3_out_of_memory_fails_whole_and_goes_on(own_redis: Any) -> None:
     """R3: maxmemory with noeviction: nothing of a chunk is in; after it is raised, it goes on."""
     client = own_redis.client()
-    run = Run(redis_sink(own_redis.url(), "c:{k}", "hset", chunk_rows=500), "w")
+    run = Run(redis_sink(own_redis.url(), "c:{k}", "hset", chunk_rows=500, budget_s=0.5), "w")
     data = {"k": list(range(3000)), "v": ["x" * 500] * 3000}
     run.open(0)
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 700_000)
@@ -207,9 +206,9 @@ def test_a_wrong_password_ends_at_once_and_is_not_shown(own_redis: Any) -> None:
     assert "hush-hush" not in str(caught.value) + repr(caught.value)
 
 
-def test_an_unreachable_server(own_redis: Any, impatient: None) -> None:
+def test_an_unreachable_server(own_redis: Any) -> None:
     """After the budget: SinkUnavailableError, as data from a task."""
-    run = Run(redis_sink(own_redis.url(), "c:{k}", "hincrby"), "w")
+    run = Run(redis_sink(own_redis.url(), "c:{k}", "hincrby", budget_s=0.5), "w")
     run.open(0)
     own_redis.kill()
     assert error_of(run.apply(counters())) == "SinkUnavailableError"
@@ -253,17 +252,12 @@ def test_the_protocol_on_other_servers(version: str, tmp_path: Any) -> None:
                 run.close()
         assert stored(client, "hincrby") == totals(counters(), 2)
         client.set("hset:10", "stranger")
-        run = Run(redis_sink(server.url(), "hset:{k}", "hset"), "hset")
+        run = Run(redis_sink(server.url(), "hset:{k}", "hset", budget_s=0.1), "hset")
         run.open(2, query_id="query-1")
         assert error_of(run.apply(counters())) == "BadRowError"
+        client.delete("hset:10")
         client.config_set("maxmemory", 1)
-        server_module_budget = server_module.BUDGET_S
-        server_module.BUDGET_S = 0.1
-        try:
-            client.delete("hset:10")
-            assert error_of(run.apply(counters())) == "SinkUnavailableError"
-        finally:
-            server_module.BUDGET_S = server_module_budget
+        assert error_of(run.apply(counters())) == "SinkUnavailableError"
 
 
 def _other_binary(version: str) -> str:
