@@ -51,7 +51,7 @@ class Link:
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
-        self._backoff = Backoff(0.02, 2.0)
+        self._backoff = Backoff(0.02, 1.0)
         self._complained = 0.0
         self._told = 0
 
