@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Completed, Fingerprint
-from spark_eoc.sinks.ledger import Close, Open, decide_close, decide_open, decide_unit
+from spark_eoc.sinks.ledger import Close, decide_close, decide_open, decide_unit
 from spark_eoc.testing.model import Rules, Scope, explore
 
 ONE = (((0,), (1,)),)
@@ -78,16 +78,6 @@ def _close_unseen(view, stored, reported, call, partitions):
     )
 
 
-def _open_again(view, call):
-    """Writes a complete batch once more, as a ledger without history would."""
-    control = view.control
-    if control is not None and call.batch_id <= control.last_complete:
-        return Open(
-            replace(control, run_id=call.run_id, token=call.token, open_batch=call.batch_id)
-        )
-    return decide_open(view, call)
-
-
 def _open_by_anyone(view, call):
     return decide_open(view, replace(call, age_us=0, first=True))
 
@@ -121,7 +111,6 @@ BROKEN = {
         OTHER,
         {"twice", "lost"},
     ),
-    "a complete batch opened again": (Rules(open=_open_again), OTHER, {"twice"}),
     "a late run that takes over": (Rules(open=_open_by_anyone), ONE, {"usurped"}),
 }
 
