@@ -88,6 +88,11 @@ class LineProducer:
         return self._window.sent
 
     @property
+    def taken(self) -> int:
+        """How many lines this producer has taken."""
+        return self._window.sent - (self._window.resume_from or 0)
+
+    @property
     def acknowledged(self) -> int:
         """Number of the last line that is durable."""
         return self._window.acknowledged

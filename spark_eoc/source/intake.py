@@ -79,7 +79,7 @@ class Intake:
                 self._options.buffer_path, buffer_options(self._options), takeover_ms=takeover_ms
             )
             try:
-                self._receiver = _started(writer, self._options)
+                self._receiver = start_receiver(writer, receiver_options(self._options))
             except BaseException:
                 writer.close()
                 raise
@@ -104,9 +104,10 @@ class Intake:
                 return
 
 
-def _started(writer: LogWriter, options: SourceOptions) -> Receiver:
+def start_receiver(writer: LogWriter, options: ReceiverOptions) -> Receiver:
+    """A receiver that works; ConfigError where the address can't be bound."""
     try:
-        return Receiver(writer, receiver_options(options)).start()
+        return Receiver(writer, options).start()
     except OSError as error:
         raise ConfigError(
             f"can't listen on {options.listen}: {error.strerror or error}",
