@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pymysql
@@ -21,44 +20,9 @@ from pyspark.sql import functions as F
 import spark_eoc
 from spark_eoc import MySQLWriter, RedisWriter
 from spark_eoc.cli.demo_data import CARRIER, COLUMNS, DISTANCE, SCHEMA
-
-#: The targets, in a database and a Redis of the demo's own.
-TABLE = "flights"
-KEY = "carrier:{carrier}"
+from spark_eoc.cli.demo_job import KEY, TABLE, Job
 
 BatchWriter = Callable[[DataFrame, int], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the parent tells the script."""
-
-    sink: str
-    sink_url: str
-    listen: str
-    folder: str
-    rows_per_batch: int
-    ledger: bool
-
-    @property
-    def checkpoint(self) -> Path:
-        """Spark's own checkpointLocation."""
-        return Path(self.folder) / "checkpoint"
-
-    @property
-    def transcript(self) -> Path:
-        """One JSON object a line, for each batch that the writer is given."""
-        return Path(self.folder) / "transcript"
-
-    def save(self) -> Path:
-        """Writes the file that :meth:`load` reads, and returns its path."""
-        path = Path(self.folder) / "job.json"
-        path.write_text(json.dumps(asdict(self)))
-        return path
-
-    @staticmethod
-    def load(path: str) -> Job:
-        return Job(**json.loads(Path(path).read_text()))
 
 
 def main(job: Job) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from spark_eoc.cli.demo_job import Job
 from spark_eoc.cli.demo_plan import SERVER, Due
 from spark_eoc.cli.demo_progress import rows_done
-from spark_eoc.cli.demo_query import Job
 from spark_eoc.cli.demo_sinks import MySQLSink, RedisSink
 from spark_eoc.errors import SparkEocError
 from spark_eoc.producer import LineProducer

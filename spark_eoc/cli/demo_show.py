@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_eoc.cli.demo_data import flights
+from spark_eoc.cli.demo_job import Job
 from spark_eoc.cli.demo_plan import plan
 from spark_eoc.cli.demo_progress import Replays
-from spark_eoc.cli.demo_query import Job
 from spark_eoc.cli.demo_run import QueryUnderFire
 from spark_eoc.cli.demo_sinks import SINKS, MySQLSink, RedisSink, Verdict
 from spark_eoc.cli.demo_view import View

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_eoc.cli.demo_data import COLUMNS, counters
-from spark_eoc.cli.demo_query import TABLE
+from spark_eoc.cli.demo_job import TABLE
 from spark_eoc.testing.servers import MariaDB, Redis, Server
 
 _DATABASE = "demo"
