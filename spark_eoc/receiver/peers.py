@@ -19,7 +19,7 @@ from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import split_whole
 from spark_eoc.receiver.options import ReceiverOptions
-from spark_eoc.receiver.sockets import adopt, read_some, shake_hands, write_some
+from spark_eoc.receiver.sockets import adopt, hang_up, read_some, shake_hands, write_some
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class Peers:
         self._watch_write(connection, False)
         if connection.sock in self.reads.get_map():
             self.reads.unregister(connection.sock)
-        connection.sock.close()
+        hang_up(connection.sock)
         self.connections.discard(connection)
         self._weigh(connection)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import ssl
@@ -43,6 +44,14 @@ def shake_hands(sock: socket.socket) -> bool:
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return False
     return True
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Closes; with TLS the peer is told that this is the end and not a cut, if that is possible."""
+    if isinstance(sock, ssl.SSLSocket):
+        with contextlib.suppress(OSError, ValueError):
+            sock.unwrap()
+    sock.close()
 
 
 def adopt(

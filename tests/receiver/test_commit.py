@@ -82,6 +82,17 @@ def test_the_broken_variant_that_acknowledges_before_fsync_is_caught(bench, monk
     assert acknowledged_before_fsync(bench)
 
 
+def test_who_waits_for_an_acknowledgement_is_not_held_back(bench, dial):
+    """The flush interval is for plain lines; they go along with a producer's."""
+    receiver = bench.receive(flush_interval_ms=60_000)
+    dial(receiver).sendall(b"plain\n")
+    until(lambda: receiver.stats().pending_bytes, 10, "it waits")
+    with Talker(receiver.port) as talker:
+        talker.hello()
+        talker.say(b"1\n").hear_ack(1)
+    assert bench.lines() == [b"plain", b"1"]
+
+
 def test_what_comes_during_an_fsync_shares_the_next_one(bench, dial):
     """A slow disk makes larger flushes, not a queue of them."""
     disk = SlowDisk(bench.open())
