@@ -27,7 +27,7 @@ from spark_eoc.testing.wait import WaitTimeoutError
 
 #: Small segments and no retention, so that rolling and trimming happen within seconds; small
 #: chunks, so that a unit of Redis has more than one.
-_OPTIONS = {"segmentBytes": "4096", "retention": "1ms", "maxRowsPerTrigger": "200"}
+_OPTIONS = {"segmentBytes": "4096", "retention": "1ms", "maxRowsPerTrigger": "2000"}
 _WRITERS = {REDIS: {"chunk_rows": 20}}
 _FIRE_TIMEOUT_S = 60.0
 _SETTLE_TIMEOUT_S = 90.0
@@ -102,6 +102,7 @@ class Campaign:
             on_failure="restart",
             options=_OPTIONS,
             writers=_WRITERS,
+            per_second=100,  # the batch after a restart holds what piled up meanwhile
         )
         (self.sink,) = self._rig.targets
 

@@ -25,12 +25,12 @@ from spark_eoc.testing.evidence import (
     redis_rows,
 )
 from spark_eoc.testing.feeder import Feeder
+from spark_eoc.testing.job import TABLE_SQL, Job, Stream
 from spark_eoc.testing.kills import Kill
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
 from spark_eoc.testing.wait import WaitTimeoutError
-from spark_eoc.testing.workload import TABLE_SQL, Job, Stream
 
 MYSQL, REDIS = "mysql", "redis"
 
@@ -73,7 +73,7 @@ class Rig:
         options: Mapping[str, str] | None = None,
         writers: Mapping[str, Mapping[str, Any]] | None = None,
         settings: Mapping[str, str] | None = None,
-        per_second: float = 300.0,
+        per_second: float = 200.0,
         lines: int | None = None,
         starting_at: int = 0,
     ) -> None:
@@ -83,7 +83,7 @@ class Rig:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._mariadb, self._redis = mariadb, redis
         self._name = f"rig_{uuid.uuid4().hex[:10]}"
-        self._options = {"minPartitions": "2", "maxRowsPerTrigger": "400", **(options or {})}
+        self._options = {"minPartitions": "2", "maxRowsPerTrigger": "2000", **(options or {})}
         self._writers = writers or {}
         self.targets: dict[str, Target] = {}
         if mariadb is not None:

@@ -11,84 +11,22 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 import spark_eoc
 from spark_eoc import MySQLWriter, RedisWriter
+from spark_eoc.testing.job import Job, Stream
 from spark_eoc.testing.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: The table that a MySQL stream appends to; made by the harness, `id` is the order of writing.
-TABLE_SQL = (
-    "CREATE TABLE {table} (id BIGINT AUTO_INCREMENT PRIMARY KEY, value VARCHAR(200), "
-    "`offset` BIGINT, batch_id BIGINT, part INT) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"
-)
-
 #: Exit code of a script whose query ended with an error, as a service manager sees it.
 QUERY_FAILED = 3
-
-
-@dataclass(frozen=True)
-class Stream:
-    """One query. ``target`` is a table of MySQL or a key prefix of Redis; ``sink`` says which."""
-
-    sink: str
-    url: str
-    target: str
-    folder: str
-    listen: str | None
-    options: Mapping[str, str] = field(default_factory=dict)
-    writer: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def buffer(self) -> Path:
-        """The source's bufferPath."""
-        return Path(self.folder) / "buffer"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Spark's checkpointLocation."""
-        return Path(self.folder) / "checkpoint"
-
-
-@dataclass(frozen=True)
-class Job:
-    """All of a run. ``on_failure``: ``end`` the script when a query fails (the default of real
-    scripts), ``restart`` that query in the same session, or ``wait`` until all have failed."""
-
-    streams: tuple[Stream, ...]
-    folder: str
-    on_failure: str = "end"
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def save(self, name: str = "job.json") -> Path:
-        """Writes what :meth:`load` reads."""
-        path = Path(self.folder) / name
-        path.write_text(json.dumps(asdict(self)))
-        return path
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Job:
-        """The inverse of :meth:`save`."""
-        fields = json.loads(Path(path).read_text())
-        return cls(**{**fields, "streams": tuple(Stream(**each) for each in fields["streams"])})
-
-    @property
-    def failures(self) -> Path:
-        """One JSON object for each query that ended with an error: pid, sink, error."""
-        return Path(self.folder) / "failures.jsonl"
-
-    def command(self, name: str = "job.json") -> list[str]:
-        """Saves the job and returns the command that runs it with this interpreter."""
-        return [sys.executable, "-m", "spark_eoc.testing.workload", str(self.save(name))]
 
 
 def main(path: str) -> int:
@@ -96,17 +34,17 @@ def main(path: str) -> int:
     job = Job.load(path)
     spark = build_session({"spark.master": "local[2]", **job.settings})
     spark_eoc.register(spark)
-    queries = {stream: start(spark, stream) for stream in job.streams}
-    while queries:
-        for stream, query in list(queries.items()):
+    running = [(stream, start(spark, stream)) for stream in job.streams]
+    while running:
+        for stream, query in list(running):
             if query.isActive:
                 continue
             _record(job, stream, query)
-            del queries[stream]
+            running.remove((stream, query))
             if job.on_failure == "end":
                 return QUERY_FAILED
             if job.on_failure == "restart":
-                queries[stream] = start(spark, stream)
+                running.append((stream, start(spark, stream)))
         time.sleep(0.05)
     return QUERY_FAILED
 
