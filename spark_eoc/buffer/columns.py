@@ -40,11 +40,11 @@ def _binary(offsets: Any, data: Any, records: int) -> Any:
 def values(buffer: Any, place: int, header: FrameHeader) -> Any:
     """The lines of the frame at ``place`` of an Arrow buffer."""
     payload: BytesLike = memoryview(buffer)[place + HEADER_BYTES : place + header.length]
-    offsets_at, data_at, length = data_layout(payload, header)
+    offsets_at, data_at = data_layout(payload, header)
     start = place + HEADER_BYTES
     return _binary(
         buffer.slice(start + offsets_at, 4 * (header.records + 1)),
-        buffer.slice(start + data_at, length),
+        buffer.slice(start + data_at, header.data_length),
         header.records,
     )
 

@@ -16,7 +16,7 @@ A segment is a 64-byte segment header (see ``segment.py``) and then frames, each
     40  synced_upto      u64 every record below was durable when this frame was made
     48  previous crc     u32 crc32 of the frame before it, or of the segment header
     52  buffer tag       8s  first 8 bytes of the buffer id
-    60  zero             u32
+    60  data length      u32 bytes of all its lines
 
     payload of a data frame:
         runs x ( u32 name length | u32 records | u64 first sequence | name | pad to 8 )
@@ -79,6 +79,7 @@ class FrameHeader(NamedTuple):
     receive_time_us: int
     synced_upto: int
     previous_crc: int
+    data_length: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -106,7 +107,7 @@ def pack_frame(
     """
     length = sum(memoryview(part).nbytes for part in parts)
     pad = bytes(padding(length, FRAME_ALIGN))
-    body = _BODY.pack(length + len(pad), *header[1:], tag, 0)
+    body = _BODY.pack(length + len(pad), *header[1:10], tag, header.data_length)
     crc = crc32(body)
     for part in (*parts, pad):
         crc = crc32(part, crc)
@@ -149,10 +150,10 @@ def parse_header(view: BytesLike, position: int, tag: bytes) -> tuple[FrameHeade
 
     Only form is checked; whether the bytes are whole tells :func:`frame_crc`.
     """
-    magic, crc, *fields, found, zero = _HEADER.unpack_from(view, position)
-    if magic != MAGIC or found != tag or zero or fields[0] % FRAME_ALIGN:
+    magic, crc, *fields, found, data_length = _HEADER.unpack_from(view, position)
+    if magic != MAGIC or found != tag or fields[0] % FRAME_ALIGN:
         return None
-    header = FrameHeader(*fields)
+    header = FrameHeader._make((*fields, data_length))
     return (header, crc) if header.kind in (DATA, PRODUCERS, CONTROL) else None
 
 
@@ -197,14 +198,11 @@ def data_parts(runs: Sequence[Run], offsets: BytesLike, data: BytesLike) -> list
     return [pack_runs(runs), offsets, bytes(gap), data]
 
 
-def data_layout(payload: BytesLike, header: FrameHeader) -> tuple[int, int, int]:
-    """(place of the offsets, place of the data, length of the data) in a data frame's payload."""
+def data_layout(payload: BytesLike, header: FrameHeader) -> tuple[int, int]:
+    """(place of the offsets, place of the data) in a data frame's payload."""
     offsets_at = runs_length(payload, header.runs)
-    last_at = offsets_at + 4 * header.records
-    data_at = last_at + 4
-    data_at += padding(data_at - offsets_at, 8)
-    (length,) = struct.unpack_from("<i", payload, last_at)
-    return offsets_at, data_at, length
+    length = 4 * (header.records + 1)
+    return offsets_at, offsets_at + length + padding(length, 8)
 
 
 def table_parts(table: Sequence[tuple[bytes, ProducerState]]) -> list[BytesLike]:

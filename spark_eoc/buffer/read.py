@@ -76,9 +76,7 @@ class _SliceFrames:
         """Frames from ``position`` to the end of the slice or of the segment."""
         path = segment_path(self._directory, segment)
         with path.open("rb", buffering=0) as file:
-            header = parse_segment_header(os.pread(file.fileno(), SEGMENT_HEADER_BYTES, 0))
-            if header is None or header.buffer_id.hex() != self._piece.buffer_id:
-                raise corrupt(path, 0, "it is not of this buffer")
+            self._check_buffer(path, os.pread(file.fileno(), SEGMENT_HEADER_BYTES, 0))
             window = _Window(file.fileno(), self._tag)
             while self._next < self._piece.end_offset:
                 frame = window.frame(position)
@@ -91,6 +89,11 @@ class _SliceFrames:
                     yield frame.header, self._lines(frame)
                     self._next = min(frame.header.end_offset, self._piece.end_offset)
                 position += frame.header.length
+
+    def _check_buffer(self, path: Path, head: bytes) -> None:
+        header = parse_segment_header(head)
+        if header is None or header.buffer_id.hex() != self._piece.buffer_id:
+            raise corrupt(path, 0, "it is not of this buffer")
 
     def _check(self, path: Path, position: int, frame: _Frame) -> None:
         if frame_crc(frame.bytes()) != frame.crc:
@@ -109,7 +112,10 @@ class _SliceFrames:
         number = bisect_right(bases, self._next) - 1
         if number < 0:
             raise FileNotFoundError(segment_path(self._directory, self._next))
-        index = SegmentIndex(segment_path(self._directory, bases[number]), bases[number], self._tag)
+        path = segment_path(self._directory, bases[number])
+        with path.open("rb", buffering=0) as file:
+            self._check_buffer(path, os.pread(file.fileno(), SEGMENT_HEADER_BYTES, 0))
+        index = SegmentIndex(path, bases[number], self._tag)
         return bases[number], index.find(self._next, None, self._next + 1)[0]
 
     def _wait(self, error: Exception) -> None:

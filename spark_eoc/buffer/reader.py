@@ -251,9 +251,8 @@ class LogReader:
         left = max_bytes
         for segment, position, header in self._frames(start, end, published):
             first = max(start, header.base_offset)
-            most = header.payload_length - 4 * (header.records + 1)
-            if first == header.base_offset and header.end_offset <= end and most <= left:
-                left -= most
+            if first == header.base_offset and header.data_length <= left:
+                left -= header.data_length
                 continue
             ends = self._line_ends(segment, position, header)
             low = first - header.base_offset

@@ -109,26 +109,28 @@ class LogWriter:
         """
         directory = Path(path)
         used = files or Files()
-        lock = None
-        try:
+        with _refusing(directory):
             used.make_directory(directory)
             lock = WriterLock.acquire(directory, takeover_ms)
+            try:
+                identity = ensure_identity(directory, used)
+            except BaseException:
+                lock.release()
+                raise
             writer = cls(
                 directory,
                 options or BufferOptions(),
                 clock=clock,
                 files=used,
                 lock=lock,
-                identity=ensure_identity(directory, used),
+                identity=identity,
                 boot=boot or boot_id(),
             )
-            writer._recover()
-        except BaseException as error:
-            if lock is not None:
-                lock.release()
-            if isinstance(error, OSError):
-                raise _unusable(directory, error) from error
-            raise
+            try:
+                writer._recover()
+            except BaseException:
+                writer._release()
+                raise
         return writer
 
     @property
@@ -183,6 +185,7 @@ class LogWriter:
             if records:
                 hit("buffer.before_append")
                 header = self._header(DATA, len(block.runs), records, receive_time_us)
+                header = header._replace(data_length=block.data_bytes)
                 self._write(header, data_parts(block.runs, block.offsets, block.data))
                 self._producers.update(states)
                 hit("buffer.after_append")
@@ -417,12 +420,17 @@ class LogWriter:
         del self._sealed[:count]
 
 
-def _unusable(directory: Path, error: OSError) -> LogError | ConfigError:
-    if error.errno in FULL_ERRORS:
-        return full_error(directory, error)
-    return ConfigError(
-        f"bufferPath {directory} can't be created, appended to and synced: {error}",
-        applied="nothing",
-        next_step="use a directory on a local disk that this user may write",
-        path=str(directory),
-    )
+@contextmanager
+def _refusing(directory: Path) -> Iterator[None]:
+    """Says in plain words why a path can't be a buffer."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL_ERRORS:
+            raise full_error(directory, error) from error
+        raise ConfigError(
+            f"bufferPath {directory} can't be created, appended to and synced: {error}",
+            applied="nothing",
+            next_step="use a directory on a local disk that this user may write",
+            path=str(directory),
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
@@ -23,7 +24,7 @@ def lines_by_hand(segment: Path) -> list[bytes]:
             at += 16 + (struct.unpack_from("<I", data, at)[0] + 7) // 8 * 8
         ends = struct.unpack_from(f"<{records + 1}i", data, at) if kind == 1 else ()
         at += (len(ends) * 4 + 7) // 8 * 8
-        lines += [data[at + a : at + b] for a, b in zip(ends, ends[1:], strict=False)]
+        lines += [data[at + a : at + b] for a, b in pairwise(ends)]
         place += 64 + payload
     return lines
 
@@ -54,6 +55,7 @@ def test_a_frame_is_these_bytes(tmp_path: Path) -> None:
     assert head[:4] == b"EOC1"
     assert struct.unpack_from("<IBBHQIIqQ", head, 8) == (64, 1, 0, 0, 0, 2, 1, TIME_US, 0)
     assert head[52:60] == bytes.fromhex(writer.buffer_id)[:8]
+    assert struct.unpack_from("<I", head, 60) == (3,)
     payload = data[first + 64 : first + 128]
     assert payload == struct.pack("<iii4x", 0, 2, 3) + b"abc" + bytes(45)
     after = data[second : second + 64]

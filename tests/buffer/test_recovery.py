@@ -159,7 +159,7 @@ def test_torn_bytes_are_kept_aside(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_never_loses_an_acknowledged_line(tmp_path: Path) -> None:
-    """"Cut at the first bad frame" lost acknowledged lines for every flip; see the double below."""
+    """A rule that cuts at the first bad frame loses some for every flip: see the next test."""
     lines = fill(tmp_path)
     position = data_frames(active(tmp_path))[2][0]
     for place in range(position, position + 128, 5):
