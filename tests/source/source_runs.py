@@ -117,10 +117,10 @@ class Run:
         rows = frame.selectExpr("spark_partition_id() AS task", "*").collect()
         if batch_id == self._fail_in:
             raise RuntimeError("the test kills this batch")
-        self.batches[batch_id] = [row[1:] for row in rows]
         self.partitions[batch_id] = [
             count for _, count in sorted(Counter(row.task for row in rows).items())
         ]
+        self.batches[batch_id] = [row[1:] for row in rows]
 
     @property
     def values(self):

@@ -140,5 +140,5 @@ def test_odd_but_valid_lines_come_as_they_are(start, buffer):
 def test_a_path_that_holds_no_buffer_is_refused_in_plain_words(start, tmp_path):
     """Read-only use, and nobody has filled it."""
     error = start(path=tmp_path / "nowhere").error()
-    assert "doesn't exist" in error
+    assert "holds no buffer" in error
     assert "spark-eoc receive" in error

@@ -22,9 +22,7 @@ def lose_tail(buffer):
     """Copies the buffer as it is; later put back, as if what came since was never there."""
 
     def keep():
-        buffer.close()
         shutil.copytree(buffer.path, str(buffer.path) + ".old")
-        buffer.restart()
 
     def put_back():
         buffer.close()

@@ -117,7 +117,7 @@ def test_a_batch_over_several_epochs_and_segments(start, tmp_path, buffer_of):
     assert len(list(small.path.glob("*.segment"))) > 2
     run = start(path=small.path, minPartitions=6).drain(2000)
     assert run.values == numbers(0, 2000)
-    assert run.partitions[0] == [334, 333, 333, 333, 333, 334] or sum(run.partitions[0]) == 2000
+    assert sorted(run.partitions[0]) == [333, 333, 333, 333, 334, 334]
 
 
 @pytest.mark.skipif(not BEFORE_4_2, reason="4.2 and later hand the start over")
