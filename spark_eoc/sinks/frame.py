@@ -66,28 +66,45 @@ def _type_name(kind: DataType) -> str:
 
 
 def with_hashes(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """The frame with nested columns as JSON and one hash column more.
+    """The frame with nested columns as JSON, columns named by their number, and a hash column.
 
     The hash is ``xxhash64(0, c0, 1, c1, …)`` over the columns in name order, so that it does not
     depend on their order in the frame. The numbers are there because xxhash64 passes over NULLs:
-    without them (NULL, 'a') and ('a', NULL) would be equal.
+    without them (NULL, 'a') and ('a', NULL) would be equal. Columns travel to Python under their
+    numbers, because mapInArrow can't pass names with dots or back-ticks.
     """
-    plain = df.select(*[_plain(column) for column in columns])
+    plain = df.select(*[_plain(column, number) for number, column in enumerate(columns)])
+    numbers = {column.name: number for number, column in enumerate(columns)}
     parts: list[SparkColumn] = []
-    for number, name in enumerate(sorted(column.name for column in columns)):
-        parts += [F.lit(number), F.col(quoted(name))]
+    for place, name in enumerate(sorted(numbers)):
+        parts += [F.lit(place), F.col(_numbered(numbers[name]))]
     return plain.withColumn(HASH_COLUMN, F.xxhash64(*parts))
 
 
-def _plain(column: Column) -> SparkColumn:
+def _plain(column: Column, number: int) -> SparkColumn:
     source = F.col(quoted(column.name))
-    return F.to_json(source, _JSON_OPTIONS).alias(column.name) if column.json else source
+    kept = F.to_json(source, _JSON_OPTIONS) if column.json else source
+    return kept.alias(_numbered(number))
 
 
-def hashed(df: DataFrame, num_partitions: int, partition_by: Sequence[str]) -> DataFrame:
-    """The frame, split by content: the same row is in the same partition, whatever ran before."""
-    keys = [F.col(quoted(name)) for name in partition_by] or [F.col(HASH_COLUMN)]
-    return df.repartition(num_partitions, *keys)
+def _numbered(number: int) -> str:
+    return f"c{number}"
+
+
+def hashed(
+    frame: DataFrame, columns: Sequence[Column], num_partitions: int, partition_by: Sequence[str]
+) -> DataFrame:
+    """The frame of ``with_hashes``, split by content: the same row is in the same partition,
+    whatever ran before. ConfigError if ``partition_by`` names no column of the frame."""
+    names = [column.name for column in columns]
+    absent = [name for name in partition_by if name not in names]
+    if absent:
+        raise ConfigError(
+            f"partition_by names {absent[0]!r}, which the frame does not have",
+            next_step=f"name columns of {', '.join(names)}",
+        )
+    keys = [_numbered(names.index(name)) for name in partition_by] or [HASH_COLUMN]
+    return frame.repartition(num_partitions, *[F.col(key) for key in keys])
 
 
 def quoted(name: str) -> str:

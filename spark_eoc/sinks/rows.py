@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,8 +48,8 @@ def hash_sum(hashes: pa.ChunkedArray) -> int:
     return int(((high << 32) + low) % (1 << 64))
 
 
-def read_rows(batches: Iterable[pa.RecordBatch]) -> Rows | None:
-    """Takes in the whole partition; None if it holds no row.
+def read_rows(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Rows | None:
+    """Takes in the whole partition, columns renamed to ``names``; None if it holds no row.
 
     Spark's input can be read once, and local mode retries no task: fingerprint, look-ups and
     retries all use this copy, so no transaction ever waits for Spark. Above ``SPILL_BYTES`` the
@@ -63,8 +63,8 @@ def read_rows(batches: Iterable[pa.RecordBatch]) -> Rows | None:
             held.append(batch)
             size += batch.nbytes
         if size > SPILL_BYTES:
-            return _split(_spill(held, iterator))
-    return _split(pa.Table.from_batches(held)) if held else None
+            return _split(_spill(held, iterator), names)
+    return _split(pa.Table.from_batches(held), names) if held else None
 
 
 def _spill(held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -82,5 +82,6 @@ def _spill(held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]) -> pa.Tab
         os.unlink(path)  # the mapping keeps the content until the task ends, however it ends
 
 
-def _split(table: pa.Table) -> Rows:
-    return Rows(table.drop_columns([HASH_COLUMN]), table.column(HASH_COLUMN))
+def _split(table: pa.Table, names: Sequence[str]) -> Rows:
+    columns = table.drop_columns([HASH_COLUMN]).rename_columns(list(names))
+    return Rows(columns, table.column(HASH_COLUMN))

@@ -107,13 +107,17 @@ def _outcome(name: object, what: object, applied: object, next_step: object) -> 
 
 @dataclass(frozen=True)
 class FingerprintPass:
-    """Pass 1, and the run of a complete batch: computes everything, writes nothing."""
+    """Pass 1, and the run of a complete batch: computes everything, writes nothing.
+
+    ``names`` are those of the columns, in order; they travel to the task as numbers.
+    """
 
     sink: Sink
+    names: tuple[str, ...]
     stored: Mapping[int, UnitEntry] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = read_rows(batches)
+        rows = read_rows(batches, self.names)
         partition = _context().partitionId()
         entry = self.stored.get(partition)
         prefix = None
@@ -124,13 +128,14 @@ class FingerprintPass:
 
 @dataclass(frozen=True)
 class WritePass:
-    """Writes each partition as one unit.
+    """Writes each partition as one unit; ``names`` as in :class:`FingerprintPass`.
 
     With ``expected``, the fingerprints of pass 1, a partition is written only if it is equal to
     what pass 1 saw. Partitions in ``done`` are complete in the ledger and not touched.
     """
 
     sink: Sink
+    names: tuple[str, ...]
     writer_id: str
     batch_id: int
     epoch: int
@@ -139,7 +144,7 @@ class WritePass:
     done: frozenset[int] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = read_rows(batches)
+        rows = read_rows(batches, self.names)
         partition = _context().partitionId()
         found = Fingerprint() if rows is None else rows.fingerprint()
         outcome: Outcome | None

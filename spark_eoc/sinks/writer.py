@@ -138,7 +138,8 @@ class Writer:
             batch_id,
             lambda view: decide_open(view, replace(call, age_us=run.age_us())),
         )
-        batch = _Batch(self._sink, call, self._frame(df, columns))
+        names = tuple(column.name for column in columns)
+        batch = _Batch(self._sink, call, self._frame(df, columns), names)
         if isinstance(decision, Compare):
             batch.compute_only(decision)
             return
@@ -167,7 +168,8 @@ class Writer:
     def _frame(self, df: DataFrame, columns: Sequence[Column]) -> DataFrame:
         frame = with_hashes(df, columns)
         if self._options.partitioning == "hash":
-            return hashed(frame, self._options.num_partitions or 1, self._options.partition_by)
+            number = self._options.num_partitions or 1
+            return hashed(frame, columns, number, self._options.partition_by)
         return frame
 
 
@@ -192,11 +194,12 @@ class _Batch:
     sink: Sink
     call: Call
     frame: DataFrame
+    names: tuple[str, ...]
 
     def compute_only(self, decision: Compare) -> None:
         """Computes a complete batch to its end: skipping that kills a stateful query."""
         LOGGER.info("batch %d is complete already; it is not written again", self.call.batch_id)
-        reports = self._collect(FingerprintPass(self.sink))
+        reports = self._collect(FingerprintPass(self.sink, self.names))
         if decision.by_totals:
             check_totals(decision.completed, Fingerprint.sum([r.fingerprint for r in reports]))
 
@@ -232,7 +235,7 @@ class _Batch:
         frame = self.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             batch = replace(self, frame=frame)
-            reports = batch._collect(FingerprintPass(self.sink, entries))
+            reports = batch._collect(FingerprintPass(self.sink, self.names, entries))
             computed = _fingerprints(reports)
             prefixes = {r.partition: r.prefix for r in reports if r.prefix is not None}
             if not decide_replay(stored, computed, prefixes, control.split, self.call.split):
@@ -244,7 +247,7 @@ class _Batch:
             frame.unpersist()
 
     def _agree(self, reported: Mapping[int, Fingerprint]) -> None:
-        computed = [r.fingerprint for r in self._collect(FingerprintPass(self.sink))]
+        computed = [r.fingerprint for r in self._collect(FingerprintPass(self.sink, self.names))]
         if Fingerprint.sum(computed) != Fingerprint.sum(list(reported.values())):
             raise ReplayMismatchError(
                 f"Spark attempted a stage of batch {self.call.batch_id} twice, and computed again "
@@ -262,7 +265,14 @@ class _Batch:
     ) -> WritePass:
         call = self.call
         return WritePass(
-            self.sink, call.writer_id, call.batch_id, control.epoch, control.token, expected, done
+            self.sink,
+            self.names,
+            call.writer_id,
+            call.batch_id,
+            control.epoch,
+            control.token,
+            expected,
+            done,
         )
 
     def _collect(self, task: FingerprintPass | WritePass) -> list[Report]:

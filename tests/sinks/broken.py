@@ -7,9 +7,12 @@ is the product's own code, so that a kill hits the same steps.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+from pyspark import cloudpickle
 
 from spark_eoc.failpoints import hit
 from spark_eoc.sinks.entries import (
@@ -29,6 +32,9 @@ from spark_eoc.sinks.mysql.sink import MySQLSink
 from spark_eoc.sinks.mysql.writer import MySQLWriter
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import CloseDecision
+
+# Workers can't import tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class LedgerInItsOwnTransaction(MySQLSink):
@@ -134,6 +140,15 @@ class OneTokenARunWriter(MySQLWriter):
     def _call(self, *arguments: Any) -> Call:
         call = super()._call(*arguments)
         return replace(call, token=hashlib.md5(call.run_id.encode()).hexdigest())
+
+
+class LastPartitionFails(MySQLSink):
+    """No broken rule: the task of partition 3 fails before it begins."""
+
+    def apply(self, unit: Unit, rows: Rows) -> Outcome:
+        if unit.partition == 3:
+            raise RuntimeError("the last partition fails")
+        return super().apply(unit, rows)
 
 
 _SINKS: dict[str, type[MySQLSink]] = {
