@@ -30,7 +30,9 @@ from spark_eoc.buffer.consumers import (
 from spark_eoc.buffer.options import BufferOptions
 from spark_eoc.buffer.read import read_slice
 from spark_eoc.buffer.reader import LogReader
+from spark_eoc.buffer.repair import RepairReport, repair
 from spark_eoc.buffer.slices import Slice
+from spark_eoc.buffer.verify import LogReport, SegmentReport, verify
 from spark_eoc.buffer.writer import LogWriter
 
 __all__ = [
@@ -38,13 +40,18 @@ __all__ = [
     "ConsumerPosition",
     "LineBlock",
     "LogReader",
+    "LogReport",
     "LogWriter",
     "Position",
     "ProducerState",
+    "RepairReport",
     "Run",
+    "SegmentReport",
     "Slice",
     "read_positions",
     "read_slice",
     "remove_consumer",
+    "repair",
     "schema",
+    "verify",
 ]

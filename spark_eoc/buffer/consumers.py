@@ -99,7 +99,10 @@ class ConsumerPosition:
         if not self._acquire():
             return False
         if offset < self._position.committed:
-            self._store(Position(offset, self._position.handed_out))
+            # Durable, unlike a move forward: an older, higher one would let go of what is needed.
+            moved = Position(offset, self._position.handed_out)
+            self._slots.write(_pack(moved), sync=True)
+            self._position = moved
         return True
 
     def close(self) -> None:
@@ -125,12 +128,9 @@ class ConsumerPosition:
             max(now.committed, wanted.committed), max(now.handed_out, wanted.handed_out)
         )
         if moved != now:
-            self._store(moved)
+            self._slots.write(_pack(moved))
+            self._position = moved
         return True
-
-    def _store(self, moved: Position) -> None:
-        self._slots.write(_pack(moved))
-        self._position = moved
 
 
 def _pack(position: Position) -> bytes:

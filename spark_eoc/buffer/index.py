@@ -33,6 +33,11 @@ class SegmentIndex:
     _position: int = SEGMENT_HEADER_BYTES
     _offset: int = -1
 
+    @property
+    def end_offset(self) -> int:
+        """One past the last record taken in."""
+        return max(self._offset, self.base_offset)
+
     def extend(self, end_position: int | None, end_offset: int) -> None:
         """Takes in all frames below ``end_offset`` and, if given, ``end_position``."""
         if self._offset < 0:

@@ -28,8 +28,8 @@ from spark_eoc.buffer.index import SegmentIndex
 from spark_eoc.buffer.lock import boot_id
 from spark_eoc.buffer.published import PublishedEnd, read_published, read_start
 from spark_eoc.buffer.scan import ByteReader, scan_segment
-from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES
-from spark_eoc.buffer.slices import Slice
+from spark_eoc.buffer.segment import AFTER_GAP, SEGMENT_HEADER_BYTES
+from spark_eoc.buffer.slices import Slice, split_ranges, without
 from spark_eoc.errors import LogError, OffsetOutOfRangeError
 
 LOG = logging.getLogger("spark_eoc.buffer")
@@ -49,6 +49,7 @@ class LogReader:
         self._boot = boot or boot_id()
         self._identity: Identity | None = None
         self._indexes: dict[int, SegmentIndex] = {}
+        self._after_gap: dict[int, bool] = {}
         self._scanned: tuple[tuple[int, int, PublishedEnd | None], PublishedEnd] | None = None
 
     @property
@@ -79,7 +80,8 @@ class LogReader:
         if offset == end.end_offset:
             return end.epoch
         self._check_range(offset, offset + 1, end)
-        return self._find(offset, end)[2].epoch
+        offset = self._behind_gap(offset)
+        return end.epoch if offset >= end.end_offset else self._find(offset, end)[2].epoch
 
     def epoch_end(self, epoch: int) -> int:
         """One past the last record that epoch ``epoch`` or one before it appended.
@@ -120,29 +122,53 @@ class LogReader:
             end = self._bound_bytes(start, end, max_bytes, published)
         return end
 
-    def split(self, start: int, end: int, partitions: int = 1) -> list[Slice]:
-        """Cuts ``[start, end)`` into at most ``partitions`` slices of nearly equal count, none of
-        them empty. Raises OffsetOutOfRangeError for a range that isn't retained and durable."""
+    def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Half-open ranges within ``[start, end)`` whose records a repair had to give up."""
+        published = self._published()
+        bases = self._bases(published)
+        found = []
+        for number, (base, following) in enumerate(pairwise(bases)):
+            if following > start and base < end and self._is_after_gap(following):
+                index = self._index(base)
+                index.extend(*self._limits(number, bases, published))
+                low, high = max(start, index.end_offset), min(end, following)
+                found += [(low, high)] if low < high else []
+        return found
+
+    def split(
+        self, start: int, end: int, partitions: int = 1, *, skip_gaps: bool = False
+    ) -> list[Slice]:
+        """Cuts ``[start, end)`` into about ``partitions`` slices of nearly equal count, none of
+        them empty. Raises OffsetOutOfRangeError for a range that isn't retained and durable, or
+        from which a repair had to give up records; with ``skip_gaps`` it leaves those out."""
         published = self._published()
         self._check_range(start, end, published)
-        count = end - start
-        parts = max(min(partitions, count), 0)
-        cuts = [start + number * count // parts for number in range(parts + 1)] if parts else []
-        slices = []
-        for first, after in pairwise(cuts):
-            segment, position, header = self._find(first, published)
-            slices.append(
-                Slice(
-                    path=str(self.path),
-                    buffer_id=self.buffer_id,
-                    epoch=header.epoch,
-                    segment=segment,
-                    position=position,
-                    first_offset=first,
-                    count=after - first,
-                )
+        gaps = self.gaps(start, end)
+        if gaps and not skip_gaps:
+            raise OffsetOutOfRangeError(
+                f"records {gaps[0][0]} to {gaps[0][1]} of buffer {self.path} were damaged, and a "
+                "repair gave them up",
+                next_step="set failOnDataLoss=false to go on without them",
+                gaps=gaps,
             )
-        return slices
+        if gaps:
+            LOG.warning("buffer %s lacks records that a repair gave up: %s", self.path, gaps)
+        return [
+            self._slice(first, after, published)
+            for first, after in split_ranges(without(start, end, gaps), partitions)
+        ]
+
+    def _slice(self, first: int, after: int, published: PublishedEnd) -> Slice:
+        segment, position, header = self._find(first, published)
+        return Slice(
+            path=str(self.path),
+            buffer_id=self.buffer_id,
+            epoch=header.epoch,
+            segment=segment,
+            position=position,
+            first_offset=first,
+            count=after - first,
+        )
 
     def _known_identity(self) -> Identity:
         if self._identity is None:
@@ -212,8 +238,25 @@ class LogReader:
 
     def _limits(self, number: int, bases: list[int], end: PublishedEnd) -> tuple[int | None, int]:
         if number + 1 < len(bases):
+            if self._is_after_gap(bases[number + 1]):
+                return segment_path(self.path, bases[number]).stat().st_size, 0
             return None, bases[number + 1]
         return end.position, end.end_offset
+
+    def _is_after_gap(self, base: int) -> bool:
+        known = self._after_gap.get(base)
+        if known is None:
+            header = read_segment_header(segment_path(self.path, base))
+            known = header is not None and bool(header.flags & AFTER_GAP)
+            self._after_gap[base] = known
+        return known
+
+    def _behind_gap(self, offset: int) -> int:
+        """``offset``, or the first record behind the gap that it lies in."""
+        gaps = self.gaps(offset, offset + 1)
+        if not gaps:
+            return offset
+        return next(base for base in list_segments(self.path) if base > offset)
 
     def _index(self, base: int) -> SegmentIndex:
         index = self._indexes.pop(base, None)
@@ -236,7 +279,7 @@ class LogReader:
         self, start: int, end: int, published: PublishedEnd
     ) -> Iterator[tuple[int, int, FrameHeader]]:
         """(segment, position, header) of the frames that hold ``[start, end)``."""
-        while start < end:
+        while (start := self._behind_gap(start)) < end:
             segment, position, header = self._find(start, published)
             bases = self._bases(published)
             limits = self._limits(bisect_right(bases, start) - 1, bases, published)
