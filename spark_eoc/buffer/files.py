@@ -25,33 +25,43 @@ class Disk:
     """The system calls that change files."""
 
     def open(self, path: Path, flags: int) -> int:
+        """Descriptor of a file, as ``open(2)``, closed on exec."""
         return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def pwritev(self, descriptor: int, parts: Sequence[BytesLike], position: int) -> int:
+        """Bytes written, which may be fewer than there are, as ``pwritev(2)``."""
         return os.pwritev(descriptor, parts, position)
 
     def truncate(self, descriptor: int, length: int) -> None:
+        """As ``ftruncate(2)``."""
         os.ftruncate(descriptor, length)
 
     def fsync(self, descriptor: int) -> None:
+        """As ``fsync(2)``."""
         os.fsync(descriptor)
 
     def fdatasync(self, descriptor: int) -> None:
+        """As ``fdatasync(2)``."""
         os.fdatasync(descriptor)
 
     def close(self, descriptor: int) -> None:
+        """As ``close(2)``."""
         os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Gives a file another name, replacing one that had it."""
         os.replace(source, target)
 
     def unlink(self, path: Path) -> None:
+        """Removes a name."""
         os.unlink(path)
 
     def mkdir(self, path: Path) -> None:
+        """Makes a directory."""
         os.mkdir(path, 0o755)
 
     def sync_directory(self, path: Path) -> None:
+        """Syncs the names in a directory."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -18,7 +18,7 @@ from spark_eoc.errors import SparkEocError
 
 #: Modules below spark_eoc.cli, in the order of the help text. Each has ``add_parser(subparsers)``
 #: and ``run(args) -> int``, and imports what is heavy in ``run`` only.
-COMMANDS = ("demo", "receive", "send")
+COMMANDS = ("demo", "receive", "send", "buffer")
 
 OK, ANOMALY, USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -101,7 +101,9 @@ class ReplayableSocketReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         _hold_back(opened, first)
         if first >= last:
             return []
-        slices = opened.log.split(first, last, stop.partitions)
+        slices = opened.log.split(
+            first, last, stop.partitions, skip_gaps=not self._options.fail_on_data_loss
+        )
         opened.position.hand_out(last)
         return [InputPartition(_pack(part)) for part in slices]
 

@@ -1,0 +1,150 @@
+"""``spark-eoc buffer``: look into a buffer, check it, repair it, trim it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_eoc.buffer import LogReport
+
+DESCRIPTION = """\
+ls      extent, segments and consumers of a buffer
+cat     its lines, from an offset on
+verify  checks every frame, beside a running writer too; exit code 1 if anything is damaged
+repair  makes a damaged buffer fit to be opened: keeps all that can be read, copies each damaged
+        file aside, leaves a hole in the numbers for what is lost; needs the writer stopped
+trim    deletes what every consumer has committed, now, whatever the retention; with --forget
+        a consumer that is gone for good holds nothing back any more; needs the writer stopped"""
+
+ACTIONS = ("ls", "cat", "verify", "repair", "trim")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``buffer``."""
+    parser = subparsers.add_parser(
+        "buffer",
+        help="look into a buffer, verify, repair or trim it",
+        description=DESCRIPTION,
+        epilog="Exit codes: 0 well, 1 damaged or failed, 2 wrong usage.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("action", choices=ACTIONS, help="what to do; see above")
+    add("path", metavar="PATH", help="folder of the buffer")
+    add("--from", dest="first", type=int, metavar="OFFSET", help="cat: first record (the start)")
+    add("--count", type=int, metavar="N", help="cat: at most so many records")
+    add("--forget", metavar="CONSUMER", help="trim: forget this consumer first")
+    add("--json", action="store_true", help="one JSON object, or with cat one a record")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Does the action; 1 if something is damaged or was lost. Raises LogError."""
+    actions = {"ls": _ls, "cat": _cat, "verify": _verify, "repair": _repair, "trim": _trim}
+    return actions[args.action](args)
+
+
+def _ls(args: argparse.Namespace) -> int:
+    report = _report(args)
+    print(json.dumps(_facts(report)) if args.json else "\n".join(_table(report)))
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    report = _report(args)
+    if args.json:
+        print(json.dumps(_facts(report)))
+    else:
+        for damage in report.damages:
+            print(f"{damage.file} at byte {damage.position}: {damage.why}")
+        frames = sum(segment.frames for segment in report.segments)
+        verdict = f"{len(report.damages)} damages" if report.damages else "all whole"
+        print(f"{len(report.segments)} segments, {frames} frames: {verdict}")
+    return 1 if report.damages else 0
+
+
+def _repair(args: argparse.Namespace) -> int:
+    from spark_eoc.buffer import repair  # noqa: PLC0415  heavy
+
+    report = repair(args.path)
+    if args.json:
+        print(json.dumps(dataclasses.asdict(report)))
+    else:
+        for kept in report.kept:
+            print(f"kept as it was: {kept}")
+        for first, end in report.lost:
+            print(f"given up: records {first} up to, not including, {end}")
+        print(f"{len(report.rewritten)} segments written anew")
+    return 1 if report.lost else 0
+
+
+def _trim(args: argparse.Namespace) -> int:
+    from spark_eoc.buffer import BufferOptions, LogWriter, remove_consumer  # noqa: PLC0415  heavy
+
+    writer = LogWriter.open(args.path, BufferOptions(retention_ms=0, retention_bytes=0))
+    try:
+        forgotten = bool(args.forget) and remove_consumer(args.path, args.forget)
+        before = writer.start_offset
+        start = writer.apply_trim()
+    finally:
+        writer.close()
+    facts = {"start_offset": start, "before": before, "forgotten": forgotten}
+    print(json.dumps(facts) if args.json else f"starts at {start}, before at {before}")
+    return 0
+
+
+def _cat(args: argparse.Namespace) -> int:
+    from spark_eoc.buffer import LogReader, read_slice  # noqa: PLC0415  heavy
+
+    reader = LogReader(args.path)
+    first = reader.start_offset() if args.first is None else args.first
+    end = reader.end_offset()
+    if args.count is not None:
+        end = min(end, first + args.count)
+    for piece in reader.split(first, end, skip_gaps=True):
+        for batch in read_slice(piece, timestamp=True, offset=True, wait_seconds=0):
+            _print_lines(args, batch)
+    return 0
+
+
+def _print_lines(args: argparse.Namespace, batch: Any) -> None:
+    if args.json:
+        for line, time, offset in zip(*(column.to_pylist() for column in batch), strict=True):
+            text = line.decode("utf-8", "replace")
+            print(json.dumps({"offset": offset, "time": time.isoformat(), "value": text}))
+    else:
+        lines = b"".join(line + b"\n" for line in batch.column("value").to_pylist())
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+
+
+def _report(args: argparse.Namespace) -> LogReport:
+    from spark_eoc.buffer import verify  # noqa: PLC0415  heavy
+
+    return verify(args.path)
+
+
+def _facts(report: LogReport) -> dict[str, Any]:
+    return dataclasses.asdict(report)
+
+
+def _table(report: LogReport) -> Iterator[str]:
+    yield f"buffer   {report.buffer_id}"
+    yield f"records  {report.start_offset} up to, not including, {report.end_offset}"
+    yield f"epoch    {report.epoch}"
+    for name, position in report.consumers.items():
+        yield f"consumer {name}: committed {position.committed}, planned {position.handed_out}"
+    yield f"{'segment':>20} {'records':>12} {'bytes':>12} {'frames':>8}  epochs  created"
+    for segment in report.segments:
+        created = datetime.fromtimestamp(segment.created_us / 1e6, timezone.utc)
+        yield (
+            f"{segment.base_offset:>20} {segment.end_offset - segment.base_offset:>12} "
+            f"{segment.size:>12} {segment.frames:>8}  {segment.first_epoch}-{segment.last_epoch}"
+            f"     {created:%Y-%m-%d %H:%M:%S}Z{'  after a gap' if segment.after_gap else ''}"
+        )
