@@ -36,6 +36,8 @@ COLUMNS = {
     "minute": "INT",
     "time_hour": "STRING",
 }
+#: What the CSV has where nothing is known; NULL in the table.
+NO_VALUE = "NA"
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 CARRIER, DISTANCE = list(COLUMNS).index("carrier"), list(COLUMNS).index("distance")
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 import spark_eoc
 from spark_eoc import MySQLWriter, RedisWriter
-from spark_eoc.cli.demo_data import CARRIER, COLUMNS, DISTANCE, SCHEMA
+from spark_eoc.cli.demo_data import CARRIER, COLUMNS, DISTANCE, NO_VALUE, SCHEMA
 from spark_eoc.cli.demo_job import KEY, TABLE, Job
 
 BatchWriter = Callable[[DataFrame, int], None]
@@ -94,7 +94,8 @@ def _note(transcript: Path, batch_id: int, event: str, error: str | None = None)
 
 def flight_columns(lines: DataFrame) -> DataFrame:
     """Each line of the CSV as its 19 typed columns."""
-    return lines.select(F.from_csv("value", SCHEMA).alias("flight")).select("flight.*")
+    flight = F.from_csv("value", SCHEMA, {"nullValue": NO_VALUE, "mode": "FAILFAST"})
+    return lines.select(flight.alias("flight")).select("flight.*")
 
 
 def carrier_increments(lines: DataFrame) -> DataFrame:

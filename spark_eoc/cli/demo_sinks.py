@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from spark_eoc.cli.demo_data import COLUMNS, counters
+from spark_eoc.cli.demo_data import COLUMNS, NO_VALUE, counters
 from spark_eoc.cli.demo_job import TABLE
 from spark_eoc.testing.servers import MariaDB, Redis, Server
 
@@ -62,7 +62,7 @@ class MySQLSink:
         return self._mariadb().url(_DATABASE)
 
     def verdict(self, lines: Sequence[str]) -> Verdict:
-        fields = ", ".join(f"COALESCE(`{name}`, '')" for name in COLUMNS)
+        fields = ", ".join(f"COALESCE(`{name}`, '{NO_VALUE}')" for name in COLUMNS)
         rows = self._mariadb().query(
             f"SELECT CONCAT_WS(',', {fields}) FROM {_DATABASE}.{TABLE}"  # noqa: S608
         )

@@ -67,7 +67,9 @@ class View:
     def event(self, sink: str, text: str) -> None:
         color = _COLORS.get(sink, "white")
         seconds = time.monotonic() - self._begun
-        self._progress.console.print(f"{seconds:6.1f} s  [{color}]{sink:5}[/]  {text}")
+        self._progress.console.print(
+            f"{seconds:6.1f} s  [{color}]{sink:5}[/]  {text}", soft_wrap=True
+        )
 
     def progress(self, sink: str, done: int, sent: int) -> None:
         self._progress.update(self._bars[sink], completed=done, sent=sent)
@@ -92,7 +94,7 @@ class View:
             self._output.print(f"{name}: {sink.starts} starts; killed: {_listed(sink.kills)}")
             if sink.replays.refused:
                 self._output.print(f"{name}: refused: {_listed(sink.replays.refused)}")
-        self._output.print(_conclusion(report))
+        self._output.print(_conclusion(report), soft_wrap=True)
 
 
 def _listed(counts: Mapping[str, int]) -> str:
