@@ -1,4 +1,4 @@
-"""The commit thread: one frame, one fsync, then all acknowledgements.
+"""The commit thread: all connections' lines in one frame, one fsync, all acknowledgements.
 
 While one flush is on its way to the disk the next one collects in the inbox, so a slow disk makes
 larger flushes, not a queue of them.
@@ -8,87 +8,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
-from spark_eoc.buffer.block import LineBlock, ProducerState, Run
-from spark_eoc.buffer.options import BufferOptions
+from spark_eoc.buffer.block import LineBlock, Run
 from spark_eoc.errors import LogClosedError, LogError, LogFullError
-from spark_eoc.failpoints import hit
-from spark_eoc.receiver.connection import Connection
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import cut_lines
+from spark_eoc.receiver.log import Log
 from spark_eoc.receiver.options import ReceiverOptions
+from spark_eoc.receiver.reports import Answered, Deliver, Ended, Report
+from spark_eoc.receiver.syncer import Appended, Syncer
 
 log = logging.getLogger(__name__)
 
 #: How often a log without room is asked again, seconds, and how often it is complained about.
 ROOM_POLL_S = 0.02
 COMPLAIN_S = 30.0
-
-
-class Log(Protocol):
-    """What the receiver needs of a ``LogWriter``."""
-
-    @property
-    def options(self) -> BufferOptions:
-        """Its sizes."""
-
-    @property
-    def buffer_id(self) -> str:
-        """Identity of the buffer."""
-
-    @property
-    def producers(self) -> Mapping[bytes, ProducerState]:
-        """What is appended of each producer."""
-
-    def append(self, block: LineBlock, *, receive_time_us: int) -> int:
-        """Adds one frame, not durable yet; LogFullError leaves the log as it was."""
-
-    def sync(self) -> int:
-        """Makes all that is appended durable."""
-
-    def room(self, nbytes: int) -> bool:
-        """Whether a frame of so many bytes may be added now."""
-
-    def apply_trim(self) -> object:
-        """Drops what every consumer has done with; LogError if the disk refuses for now."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A producer's last durable line, for the connection that said hello."""
-
-    connection: Connection
-    last: int
-
-
-@dataclass(frozen=True)
-class Durable:
-    """All lines up to ``sequence`` that came over this connection are durable."""
-
-    connection: Connection
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Flushed:
-    """One flush is done, or room was made."""
-
-    records: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The commit thread is done; ``error`` says why if it wasn't asked to end."""
-
-    error: BaseException | None
-
-
-Report = Answered | Durable | Flushed | Ended
-Deliver = Callable[[list[Report]], None]
 
 
 class Committer:
@@ -106,6 +41,7 @@ class Committer:
         self._inbox = inbox
         self._options = options
         self._deliver = deliver
+        self.syncer = Syncer(writer, deliver, inbox.close)
         self._clock = clock
         self._last_trim = time.monotonic()
         self._complained = 0.0
@@ -116,10 +52,13 @@ class Committer:
         try:
             while self._step():
                 pass
+            self.syncer.settle()
         except BaseException as error:  # noqa: BLE001 - the thread's end: handed on, not lost
             self._deliver([Ended(error)])
         else:
             self._deliver([Ended(None)])
+        finally:
+            self.syncer.close()
 
     def _step(self) -> bool:
         self._inbox.wait()
@@ -137,9 +76,12 @@ class Committer:
         return True
 
     def _answer(self) -> None:
-        """Answers hellos. All that was appended is durable here, and nothing is on its way."""
+        """Answers hellos, when all that was appended is durable and nothing is on its way."""
+        hellos = self._inbox.take_hellos()
+        if hellos:
+            self.syncer.settle()
         answers: list[Report] = []
-        for connection in self._inbox.take_hellos():
+        for connection in hellos:
             state = self._writer.producers.get(connection.producer)
             answers.append(Answered(connection, state.last_sequence if state else 0))
         if answers:
@@ -167,9 +109,11 @@ class Committer:
             self._no_room(str(error))
             self._inbox.pause(ROOM_POLL_S)
             return
-        self._writer.sync()
-        hit("receiver.before_ack")
-        self._deliver(acknowledgements(chunks, block))
+        frame = Appended(chunks, block.records, block.data_bytes)
+        if self._inbox.nbytes >= self._inbox.full_bytes // 2:
+            self.syncer.later(frame)
+        else:
+            self.syncer.now(frame)
 
     def _no_room(self, why: str) -> None:
         self.waiting_for_room = True
@@ -220,12 +164,3 @@ def frame_bytes(chunks: list[Chunk]) -> int:
     return 512 + sum(
         len(chunk.data) + 4 * chunk.records + len(chunk.producer) + 24 for chunk in chunks
     )
-
-
-def acknowledgements(chunks: list[Chunk], block: LineBlock) -> list[Report]:
-    """Who has to be told what after these chunks' fsync."""
-    newest = {
-        chunk.connection: chunk.first + chunk.records - 1 for chunk in chunks if chunk.producer
-    }
-    events: list[Report] = [Durable(connection, last) for connection, last in newest.items()]
-    return [*events, Flushed(block.records, block.data_bytes)]

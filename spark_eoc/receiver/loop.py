@@ -12,11 +12,11 @@ from functools import partial
 
 from spark_eoc.backoff import Backoff
 from spark_eoc.protocol import Refusal
-from spark_eoc.receiver.committer import Answered, Durable, Ended, Flushed, Report
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Inbox
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.peers import Peers
+from spark_eoc.receiver.reports import Answered, Durable, Ended, Flushed, Report
 from spark_eoc.receiver.sockets import listen_on
 from spark_eoc.receiver.tls import tls_context
 

@@ -13,12 +13,12 @@ from functools import partial
 from spark_eoc.errors import RecordTooLargeError
 from spark_eoc.failpoints import hit
 from spark_eoc.protocol import Refusal
-from spark_eoc.receiver.committer import Answered, Durable
 from spark_eoc.receiver.connection import Connection, Received, State
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import split_whole
 from spark_eoc.receiver.options import ReceiverOptions
+from spark_eoc.receiver.reports import Answered, Durable
 from spark_eoc.receiver.sockets import adopt, hang_up, read_some, shake_hands, write_some
 
 log = logging.getLogger(__name__)

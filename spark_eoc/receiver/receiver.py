@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from spark_eoc.receiver.committer import Committer, Log
+from spark_eoc.receiver.committer import Committer
 from spark_eoc.receiver.counts import Counts, ReceiverStats
 from spark_eoc.receiver.inbox import Inbox
+from spark_eoc.receiver.log import Log
 from spark_eoc.receiver.loop import Loop
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.sockets import is_loopback
@@ -50,7 +51,12 @@ class Receiver:
                     "listening on %s without TLS or token: whoever reaches it can add lines",
                     host,
                 )
-        for name, body in (("socket", self._loop.run), ("commit", self._committer.run)):
+        bodies = {
+            "socket": self._loop.run,
+            "commit": self._committer.run,
+            "sync": self._committer.syncer.run,
+        }
+        for name, body in bodies.items():
             thread = threading.Thread(target=body, name=f"spark-eoc-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -70,7 +76,8 @@ class Receiver:
     @property
     def running(self) -> bool:
         """Whether it takes lines: started, not stopped, no ``error``."""
-        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+        # The socket thread, which was started first, ends last.
+        return bool(self._threads) and self._threads[0].is_alive()
 
     @property
     def port(self) -> int:

@@ -165,6 +165,22 @@ def test_an_expired_number_is_never_guessed(bench):
     assert bench.lines() == [b"1"]
 
 
+def test_a_number_that_expires_while_the_producer_lives_is_never_guessed(bench):
+    """The receiver comes back knowing less than it has acknowledged."""
+    receiver = bench.receive()
+    producer = producer_of(receiver)
+    producer.send(b"1")
+    producer.flush(20)
+    receiver.stop()
+    bench.writer.expire_producers(2**60)
+    bench.receive(listen=("127.0.0.1", receiver.port))
+    until(lambda: producer._window.failure, 20, "it is told")
+    with pytest.raises(ProtocolError, match="expired"):
+        producer.send(b"2")
+    producer.abandon()
+    assert bench.lines() == [b"1"]
+
+
 def test_a_wrong_token_is_final_and_not_shown(bench):
     """The right one works."""
     receiver = bench.receive(token="s3cret")

@@ -12,7 +12,7 @@ import pytest
 from spark_eoc.buffer import ConsumerPosition, LogReader
 from spark_eoc.errors import LogClosedError, LogFullError
 from spark_eoc.producer import LineProducer
-from spark_eoc.receiver.committer import Committer, acknowledgements, to_block
+from spark_eoc.receiver.syncer import Syncer, acknowledgements
 from spark_eoc.testing.wait import until
 from tests.receiver.conftest import stored
 from tests.receiver.test_protocol import Talker
@@ -42,13 +42,11 @@ class SlowDisk(Wrapped):
         return self._writer.sync()
 
 
-class AcknowledgesBeforeFsync(Committer):
+class AcknowledgesBeforeFsync(Syncer):
     """The broken variant: producers are told while the lines are only in the page cache."""
 
-    def _commit(self, chunks):
-        block = to_block(chunks)
-        self._writer.append(block, receive_time_us=0)
-        self._deliver(acknowledgements(chunks, block))
+    def _sync(self, frames):
+        self._deliver(acknowledgements(frames))
         self._writer.sync()
 
 
@@ -78,7 +76,7 @@ def test_nothing_is_acknowledged_before_its_fsync(bench):
 
 def test_the_broken_variant_that_acknowledges_before_fsync_is_caught(bench, monkeypatch):
     """The test above goes red for it."""
-    monkeypatch.setattr("spark_eoc.receiver.receiver.Committer", AcknowledgesBeforeFsync)
+    monkeypatch.setattr("spark_eoc.receiver.committer.Syncer", AcknowledgesBeforeFsync)
     assert acknowledged_before_fsync(bench)
 
 
@@ -121,6 +119,41 @@ def test_a_failed_log_stops_the_receiver_visibly(bench):
     until(lambda: not receiver.running, 10, "it stops by itself")
     assert isinstance(receiver.error, LogClosedError)
     receiver.stop()
+
+
+def test_a_log_that_fails_under_load_stops_the_receiver_visibly(bench):
+    """There the fsync is in another thread than the append."""
+
+    class BreaksLater(Wrapped):
+        syncs = 0
+
+        def sync(self):
+            self.syncs += 1
+            if self.syncs == 5:
+                raise LogClosedError("fsync failed")
+            return self._writer.sync()
+
+    receiver = bench.receive(BreaksLater(bench.open(segment_bytes=8192)))
+    with Talker(receiver.port) as talker, contextlib.suppress(ConnectionError):
+        talker.say(b"a line\n" * 1_000_000)
+    until(lambda: not receiver.running, 10, "it stops by itself")
+    assert isinstance(receiver.error, LogClosedError)
+    assert receiver.stats().lines == len(bench.lines()) > 0
+
+
+def test_under_load_the_next_frame_is_appended_while_the_disk_works(bench):
+    """And nothing of it is acknowledged before the second fsync."""
+    disk = SlowDisk(bench.open(segment_bytes=8192))
+    receiver = bench.receive(disk)
+    with Talker(receiver.port) as talker:
+        talker.hello()
+        talker.say(b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 500)
+        assert disk.syncing.wait(10)
+        until(lambda: disk.next_offset > 100, 10, "more than one frame is appended")
+        assert receiver.stats().lines == 0
+        disk.allowed.set()
+        talker.hear_ack(501)
+    assert len(bench.lines()) == 501
 
 
 def test_a_full_disk_is_waited_for(bench, dial):

@@ -111,7 +111,7 @@ def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, eoc_seed):
         except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
             errors.append(error)
 
-    with Daemon(tmp_path / "buffer", segment_bytes=200_000) as daemon:
+    with Daemon(tmp_path / "buffer", segment_bytes=20_000) as daemon:
         threads = [
             threading.Thread(target=produce, args=(name, daemon.port), daemon=True) for name in sent
         ]
