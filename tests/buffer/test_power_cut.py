@@ -14,7 +14,15 @@ import pytest
 from buffer_logs import read_range
 from file_system import CHOICES, Operation, RecordingDisk, crash
 
-from spark_eoc.buffer import BufferOptions, ConsumerPosition, LineBlock, LogReader, LogWriter, Run
+from spark_eoc.buffer import (
+    BufferOptions,
+    ConsumerPosition,
+    LineBlock,
+    LogReader,
+    LogWriter,
+    Run,
+    read_positions,
+)
 from spark_eoc.buffer.files import Disk, Files
 from spark_eoc.buffer.trim import unlink_segments
 from spark_eoc.errors import LogError
@@ -224,6 +232,19 @@ def test_a_broken_variant_is_caught(tmp_path: Path, memory: Path, name: str) -> 
         except (AssertionError, LogError):
             return
     pytest.fail(f"{name}: not caught")
+
+
+def test_a_consumer_that_went_back_stays_there(tmp_path: Path, memory: Path) -> None:
+    """A move forward may be forgotten, a move back may not: it would let go of what is needed."""
+    disk = RecordingDisk(tmp_path)
+    position = ConsumerPosition.open(tmp_path, files=Files(disk))
+    position.commit(9)
+    position.rewind(3)
+    for seed in range(40):
+        target = memory / str(seed)
+        crash(disk.operations, CHOICES["any"], seed, target)
+        assert read_positions(target)["default"].committed <= 3
+    position.close()
 
 
 def test_the_model_keeps_what_is_synced_and_nothing_else(tmp_path: Path, memory: Path) -> None:

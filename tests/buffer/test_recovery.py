@@ -244,6 +244,7 @@ def test_b2_a_damaged_segment_that_was_in_use_is_an_error(tmp_path: Path, conten
     active(tmp_path).write_bytes(content)
     with pytest.raises(CorruptLogError):
         LogWriter.open(tmp_path)
+    assert active(tmp_path).read_bytes() == content, "a refused log stays as it is"
 
 
 def test_b2_a_damaged_header_is_an_error_also_without_the_published_end(tmp_path: Path) -> None:
@@ -311,6 +312,26 @@ def test_frames_in_doubt_are_written_anew(tmp_path: Path) -> None:
     assert list_segments(tmp_path) == [0, 6]
     assert old.stat().st_size == size
     assert [frame[2:] for frame in data_frames(active(tmp_path))] == [(6, 1), (7, 1), (8, 1)]
+
+
+def test_a_frame_of_an_earlier_life_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Same buffer, offset and length, right crc: only the chain of crcs tells that a block of the
+    disk holds what was cut there before."""
+    writer = LogWriter.open(tmp_path)
+    append(writer, b"a")
+    writer.sync()
+    append(writer, b"cut off")
+    die(writer)
+    position, length, *_ = data_frames(active(tmp_path))[1]
+    earlier = active(tmp_path).read_bytes()[position : position + length]
+    cut(active(tmp_path), position)
+    writer = LogWriter.open(tmp_path)
+    append(writer, b"kept up")
+    append(writer, b"b")
+    writer.close()
+    overwrite(active(tmp_path), data_frames(active(tmp_path))[1][0], earlier)
+    with pytest.raises(CorruptLogError):
+        LogWriter.open(tmp_path)
 
 
 @pytest.mark.parametrize("done", ["written", "renamed"])

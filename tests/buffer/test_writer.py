@@ -250,6 +250,23 @@ def test_a_full_buffer_that_is_handed_out_never_stands_still(tmp_path: Path) -> 
     writer.close()
 
 
+def test_a_block_as_big_as_the_limit_gets_room_once_all_is_handed_out(tmp_path: Path) -> None:
+    """The active segment counts until it is rolled: without that, a block that doesn't fit beside
+    it would wait for a commit, which waits for a next batch, which waits for the block."""
+    writer = LogWriter.open(tmp_path, SMALL)
+    position = ConsumerPosition.open(tmp_path)
+    append(writer, b"x" * 3000)
+    writer.sync()
+    assert not writer.room(15_000)
+    position.hand_out(1)
+    assert writer.room(15_000)
+    append(writer, b"y" * 14_000)
+    writer.sync()
+    position.hand_out(2)
+    assert writer.room(100_000), "one that can never fit beside anything is taken alone"
+    writer.close()
+
+
 def test_a_closed_log_says_so(tmp_path: Path) -> None:
     """After close every call that writes raises LogClosedError; close may be called twice."""
     writer = LogWriter.open(tmp_path)
