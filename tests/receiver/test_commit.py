@@ -138,7 +138,7 @@ def test_a_log_that_fails_under_load_stops_the_receiver_visibly(bench):
         talker.say(b"a line\n" * 1_000_000)
     until(lambda: not receiver.running, 10, "it stops by itself")
     assert isinstance(receiver.error, LogClosedError)
-    assert receiver.stats().lines == len(bench.lines()) > 0
+    assert 0 < receiver.stats().lines <= len(bench.lines())
 
 
 def test_under_load_the_next_frame_is_appended_while_the_disk_works(bench):
