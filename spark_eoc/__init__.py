@@ -9,11 +9,19 @@ from spark_eoc import errors
 
 if TYPE_CHECKING:
     from spark_eoc.registration import register
+    from spark_eoc.sinks.fan_out import fan_out
     from spark_eoc.sinks.mysql.writer import MySQLWriter
     from spark_eoc.sinks.redis.writer import RedisWriter
     from spark_eoc.source.replayable_socket import ReplayableSocketSource
 
-__all__ = ["MySQLWriter", "RedisWriter", "ReplayableSocketSource", "errors", "register"]
+__all__ = [
+    "MySQLWriter",
+    "RedisWriter",
+    "ReplayableSocketSource",
+    "errors",
+    "fan_out",
+    "register",
+]
 __version__ = "0.1.0"
 
 # Imported when first asked for: a producer or a receiver daemon needs neither pyspark nor drivers.
@@ -21,6 +29,7 @@ _HOMES = {
     "MySQLWriter": "spark_eoc.sinks.mysql.writer",
     "RedisWriter": "spark_eoc.sinks.redis.writer",
     "ReplayableSocketSource": "spark_eoc.source.replayable_socket",
+    "fan_out": "spark_eoc.sinks.fan_out",
     "register": "spark_eoc.registration",
 }
 

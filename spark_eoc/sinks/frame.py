@@ -83,6 +83,8 @@ def with_hashes(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 def _plain(column: Column, number: int) -> SparkColumn:
     source = F.col(quoted(column.name))
+    if column.type.startswith("string collate"):
+        source = source.cast("string")  # texts that a collation takes for equal differ here
     kept = F.to_json(source, _JSON_OPTIONS) if column.json else source
     return kept.alias(_numbered(number))
 

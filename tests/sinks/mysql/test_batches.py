@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eoc import fan_out
 from spark_eoc.errors import (
     CheckpointMismatchError,
     ConfigError,
@@ -261,15 +262,37 @@ def test_an_older_checkpoint_that_went_another_way_is_refused(
     assert counts(table) == once(0, 20)
 
 
-def test_each_batch_is_one_action(table: Database, spark: SparkSession) -> None:
-    """E5: an action more would compute the batch again."""
+def counted(spark: SparkSession, batch: DataFrame) -> tuple[DataFrame, Any]:
+    """The frame, and an accumulator of the rows that were computed for it."""
     computed = spark.sparkContext.accumulator(0)
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            computed.add(batch.num_rows)
-            yield batch
+        for one in batches:
+            computed.add(one.num_rows)
+            yield one
 
-    batch = frame(spark, 0, 100).mapInArrow(count, "id BIGINT, v STRING")
+    return batch.mapInArrow(count, "id BIGINT, v STRING"), computed
+
+
+def test_each_batch_is_computed_once(table: Database, spark: SparkSession) -> None:
+    """E5: an action more would compute it again."""
+    batch, computed = counted(spark, frame(spark, 0, 100))
     Query(spark).call(MySQLWriter(table.url(), "t"), batch, 0)
     assert computed.value == 100
+
+
+def test_fan_out_computes_once_and_tries_every_sink(table: Database, spark: SparkSession) -> None:
+    """E5: one sink refuses, the other has the batch; run again, each has it once."""
+    table.query("CREATE TABLE u (id BIGINT, v VARCHAR(20))")
+    query = Query(spark)
+    broken = MySQLWriter(table.url(), "missing")
+    with pytest.raises(ConfigError, match="no table"):
+        query.call(fan_out(broken, MySQLWriter(table.url(), "t")), frame(spark, 0, 100), 0)
+    assert counts(table) == once(0, 100)
+    query.restart()
+    batch, computed = counted(spark, frame(spark, 0, 100))
+    both = fan_out(MySQLWriter(table.url(), "u"), MySQLWriter(table.url(), "t"))
+    query.call(both, batch, 0)
+    assert computed.value == 100
+    assert counts(table) == once(0, 100)
+    assert table.query("SELECT COUNT(*), COUNT(DISTINCT id) FROM u") == [(100, 100)]

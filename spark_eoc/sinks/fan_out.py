@@ -1,0 +1,60 @@
+"""One batch to several sinks, computed once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.writer import Writer
+
+LOGGER = logging.getLogger("spark_eoc.sinks")
+
+
+class FanOut:
+    """The callable that :func:`fan_out` returns."""
+
+    def __init__(self, writers: tuple[Writer, ...]) -> None:
+        self._writers = writers
+
+    def __repr__(self) -> str:
+        return f"fan_out({', '.join(map(repr, self._writers))})"
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Writes ``df`` to every sink, also after one has failed; then raises the first error."""
+        frame = df.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            failed = [error for w in self._writers if (error := _tried(w, frame, batch_id))]
+        finally:
+            frame.unpersist()
+        for error in failed[1:]:
+            LOGGER.error("another sink failed too: %s", error)
+        if failed:
+            raise failed[0]
+
+
+def _tried(writer: Writer, frame: DataFrame, batch_id: int) -> Exception | None:
+    try:
+        writer(frame, batch_id)
+    except Exception as error:  # noqa: BLE001  it is raised once every sink was tried
+        return error
+    return None
+
+
+def fan_out(*writers: Any) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that gives each batch to every writer and computes it once.
+
+    A sink that fails does not keep the others from the batch: each is tried, then the first error
+    is raised, so that Spark runs the batch again; sinks that have it compare it and write nothing.
+    Two writers to one target need a ``writer_id`` each. Raises ConfigError.
+    """
+    if not writers or not all(isinstance(writer, Writer) for writer in writers):
+        raise ConfigError(
+            "fan_out takes writers, at least one",
+            next_step="call it as fan_out(MySQLWriter(…), RedisWriter(…))",
+        )
+    return FanOut(writers)
