@@ -61,7 +61,8 @@ class Committer:
             self.syncer.close()
 
     def _step(self) -> bool:
-        self._inbox.wait()
+        # Also without lines: consumers commit, and what they have done with is trimmed.
+        self._inbox.wait(max(self._options.trim_interval_ms / 1000, 0.1))
         self._answer()
         self._trim()
         chunks = self._portion()

@@ -86,12 +86,15 @@ class Inbox:
         """Whether ``close`` was called."""
         return self._closing
 
-    def wait(self) -> None:
-        """Returns when lines are due, a producer waits for an answer, or the inbox closes."""
+    def wait(self, longest_s: float) -> None:
+        """Returns when lines are due, a producer waits for an answer, the inbox closes, or after
+        ``longest_s``."""
+        end = time.monotonic() + longest_s
         with self._condition:
             while not (self._hellos or self._closing or self._urgent):
-                left = self._due - time.monotonic() if self._chunks else None
-                if left is not None and left <= 0:
+                until = min(end, self._due) if self._chunks else end
+                left = until - time.monotonic()
+                if left <= 0:
                     return
                 self._condition.wait(left)
 

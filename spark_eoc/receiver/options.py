@@ -43,7 +43,7 @@ class ReceiverOptions:
     hello_timeout_ms: float = 10_000
     reconnect_min_ms: float = 50
     reconnect_max_ms: float = 5_000
-    trim_interval_ms: float = 1_000
+    trim_interval_ms: float = 2_000
     token: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None

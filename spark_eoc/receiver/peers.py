@@ -126,8 +126,9 @@ class Peers:
         if lines is None:
             return
         first = lines.first
-        for piece in split_whole(lines.data, self._inbox.full_bytes):
-            records = piece.count(b"\n")
+        pieces = split_whole(lines.data, self._inbox.full_bytes)
+        for piece in pieces:
+            records = piece.count(b"\n") if len(pieces) > 1 else lines.records
             self._inbox.put(Chunk(connection, connection.producer, piece, records, first))
             first += records if connection.producer else 0
 

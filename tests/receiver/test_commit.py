@@ -244,6 +244,19 @@ def test_a_full_buffer_with_a_slow_consumer_never_stands_still(bench, dial, plai
     position.close()
 
 
+def test_what_consumers_have_done_with_is_trimmed_though_no_line_comes(bench, dial):
+    """The buffer of a source that has fallen silent gets small."""
+    bench.open(segment_bytes=4096, max_buffer_bytes=1 << 20, retention_ms=0, retention_bytes=0)
+    receiver = bench.receive(trim_interval_ms=100)
+    dial(receiver).sendall(b"0123456789\n" * 2000)
+    until(lambda: receiver.stats().lines == 2000, 10, "all lines")
+    position = ConsumerPosition.open(bench.path, "c")
+    position.hand_out(2000)
+    position.commit(2000)
+    until(lambda: LogReader(bench.path).start_offset() > 1500, 10, "it is trimmed")
+    position.close()
+
+
 def bytes_on_disk(path: Path) -> int:
     """Of a folder whose files come and go."""
     total = 0
