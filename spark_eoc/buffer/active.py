@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 from spark_eoc.buffer.block import BytesLike
 from spark_eoc.buffer.directory import segment_path
 from spark_eoc.buffer.files import Files
 from spark_eoc.buffer.frame import FrameChain, FrameHeader, Place
-from spark_eoc.errors import LogFullError
+from spark_eoc.buffer.refuse import FULL_ERRORS, full_error
 from spark_eoc.failpoints import hit
-
-FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-
-
-def full_error(directory: Path, error: OSError) -> LogFullError:
-    """The error for a disk without space."""
-    return LogFullError(
-        f"no space is left for buffer {directory}: {error}",
-        applied="nothing of this write; what is durable stays",
-        next_step="free space, or let the queries commit so that segments are trimmed",
-        path=str(directory),
-    )
 
 
 class ActiveSegment:

@@ -6,9 +6,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Union
 
-BytesLike = Union[bytes, bytearray, memoryview]  # noqa: UP007  evaluated on 3.10
+BytesLike = bytes | bytearray | memoryview
 
 #: Longest name of a producer, in bytes.
 MAX_PRODUCER_BYTES = 255

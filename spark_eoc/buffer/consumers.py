@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from spark_eoc.buffer.files import Files
 from spark_eoc.buffer.layout import Layout
 from spark_eoc.buffer.lock import try_flock
+from spark_eoc.buffer.refuse import refusing
 from spark_eoc.buffer.slots import SlotWriter, read_slots
 from spark_eoc.errors import ConfigError
 
@@ -55,7 +56,8 @@ class ConsumerPosition:
         """Position of consumer ``name`` in the buffer at ``path``, made durable if it is new.
 
         Where another reader holds it, ``held`` is false and nothing is ever moved until that one
-        is gone. Raises ConfigError for a name that is empty or too long.
+        is gone. Raises ConfigError for a name that is empty or too long, or for a path that can't
+        be used.
         """
         encoded = quote(name, safe="")
         if not name or len(encoded) > _MAX_NAME_BYTES:
@@ -64,9 +66,10 @@ class ConsumerPosition:
             )
         used = files or Files()
         directory = Path(path) / CONSUMERS_NAME
-        used.make_directory(directory)
         slots = SlotWriter(directory / (encoded + _SUFFIX), POSITION_MAGIC, used)
-        opened = cls(name, slots, _unpack(slots.open()), held=False)
+        with refusing(directory.parent):
+            used.make_directory(directory)
+            opened = cls(name, slots, _unpack(slots.open()), held=False)
         opened._acquire()
         return opened
 

@@ -54,6 +54,13 @@ from spark_eoc.buffer.table import table_frames
 LOG = logging.getLogger("spark_eoc.buffer")
 
 
+_TORN_KEPT = 32
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
+
+
 @dataclass
 class Recovered:
     """A log that is fit to be appended to. ``active`` is None for one without any segment, whose
@@ -240,6 +247,8 @@ class Recovery:
         try:
             self.files.make_directory(folder)
             self.files.close(self.files.create(path, [data]))
+            for old in sorted(folder.iterdir(), key=_modified)[:-_TORN_KEPT]:
+                self.files.unlink(old)
         except OSError as error:
             LOG.warning("%d torn bytes could not be kept in %s: %s", len(data), path, error)
         else:

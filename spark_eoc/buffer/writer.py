@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from spark_eoc.buffer.active import FULL_ERRORS, ActiveSegment, full_error
+from spark_eoc.buffer.active import ActiveSegment
 from spark_eoc.buffer.admit import check_block, states_after
 from spark_eoc.buffer.block import BytesLike, LineBlock, ProducerState
 from spark_eoc.buffer.consumers import lowest_position
@@ -28,6 +28,7 @@ from spark_eoc.buffer.published import (
     pack_start,
 )
 from spark_eoc.buffer.recover import Recovered, Recovery
+from spark_eoc.buffer.refuse import refusing
 from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from spark_eoc.buffer.slots import SlotWriter
 from spark_eoc.buffer.table import table_frames
@@ -38,7 +39,7 @@ from spark_eoc.buffer.trim import (
     unlink_segments,
     unread_bytes,
 )
-from spark_eoc.errors import ConfigError, LogClosedError, LogError, LogFullError
+from spark_eoc.errors import LogClosedError, LogError, LogFullError
 from spark_eoc.failpoints import hit
 
 LOG = logging.getLogger("spark_eoc.buffer")
@@ -109,7 +110,7 @@ class LogWriter:
         """
         directory = Path(path)
         used = files or Files()
-        with _refusing(directory):
+        with refusing(directory):
             used.make_directory(directory)
             lock = WriterLock.acquire(directory, takeover_ms)
             try:
@@ -418,19 +419,3 @@ class LogWriter:
         hit("buffer.trim_after_start")
         unlink_segments(self.path, gone, self._files)
         del self._sealed[:count]
-
-
-@contextmanager
-def _refusing(directory: Path) -> Iterator[None]:
-    """Says in plain words why a path can't be a buffer."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL_ERRORS:
-            raise full_error(directory, error) from error
-        raise ConfigError(
-            f"bufferPath {directory} can't be created, appended to and synced: {error}",
-            applied="nothing",
-            next_step="use a directory on a local disk that this user may write",
-            path=str(directory),
-        ) from error
