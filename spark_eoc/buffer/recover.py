@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from spark_eoc.buffer.block import BytesLike, ProducerState
+from spark_eoc.buffer.block import ProducerState
 from spark_eoc.buffer.consumers import read_positions
 from spark_eoc.buffer.directory import (
     TORN_NAME,
@@ -49,7 +49,7 @@ from spark_eoc.buffer.scan import (
     walk,
 )
 from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES, SegmentHeader, segment_name
-from spark_eoc.buffer.table import table_frames
+from spark_eoc.buffer.table import begin_segment
 
 LOG = logging.getLogger("spark_eoc.buffer")
 
@@ -264,21 +264,19 @@ class Recovery:
             data = self._read(base, 0, scan.end.position)
             self.files.replace(segment_path(self.directory, base), [data])
             return Recovered(bases, base, scan.end, 0, epoch, scan.table())
-        place, parts = self._next_segment(base, scan)
-        self.files.replace(segment_path(self.directory, anew), parts)
+        chain = self._next_segment(base, scan)
+        self.files.replace(segment_path(self.directory, anew), chain.parts)
         self.files.cut(segment_path(self.directory, base), scan.durable.position)
-        return Recovered([*bases, anew], anew, place, 0, epoch, scan.table())
+        return Recovered([*bases, anew], anew, chain.place, 0, epoch, scan.table())
 
-    def _next_segment(self, base: int, scan: SegmentScan) -> tuple[Place, list[BytesLike]]:
+    def _next_segment(self, base: int, scan: SegmentScan) -> FrameChain:
         epoch, offset = scan.pending[0][0].header.epoch, scan.durable.offset
         header = SegmentHeader(epoch, self.identity.raw, offset, self.now_us, base)
-        chain = FrameChain(Place(SEGMENT_HEADER_BYTES, offset, header.crc), self.identity.tag)
-        for table, payload in table_frames(scan.producers.states, offset, epoch):
-            chain.add(table, payload)
+        chain = begin_segment(header, scan.producers.states, self.identity.tag)
         for found, _ in scan.pending:
             at, length = found.position + HEADER_BYTES, found.header.payload_length
             chain.add(found.header, [self._read(base, at, length)])
-        return chain.place, [header.pack(), *chain.parts]
+        return chain
 
     def _read(self, base: int, position: int, length: int) -> bytes:
         with segment_path(self.directory, base).open("rb", buffering=0) as file:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spark_eoc.buffer.directory import Identity, ensure_identity, list_segments, segment_path
 from spark_eoc.buffer.files import Files
-from spark_eoc.buffer.frame import HEADER_BYTES, FrameChain, Place
+from spark_eoc.buffer.frame import HEADER_BYTES
 from spark_eoc.buffer.lock import WriterLock, boot_id
 from spark_eoc.buffer.published import (
     PUBLISHED_MAGIC,
@@ -28,10 +28,10 @@ from spark_eoc.buffer.published import (
 )
 from spark_eoc.buffer.recover import Recovery
 from spark_eoc.buffer.scan import Found, ProducerTable
-from spark_eoc.buffer.segment import AFTER_GAP, SEGMENT_HEADER_BYTES, SegmentHeader
+from spark_eoc.buffer.segment import AFTER_GAP, SegmentHeader
 from spark_eoc.buffer.slots import SlotWriter
 from spark_eoc.buffer.survey import Piece, SegmentSurvey, survey_segment
-from spark_eoc.buffer.table import table_frames
+from spark_eoc.buffer.table import begin_segment
 
 LOG = logging.getLogger("spark_eoc.buffer")
 
@@ -167,14 +167,12 @@ class _Repair:
             previous_base=base if self.previous is None else self.previous,
             flags=0 if is_first or base == self.next_offset else AFTER_GAP,
         )
-        chain = FrameChain(Place(SEGMENT_HEADER_BYTES, base, header.crc), self.identity.tag)
-        for table, payload in table_frames(self.table.states, base, header.epoch, base):
-            chain.add(table, payload)
+        chain = begin_segment(header, self.table.states, self.identity.tag)
         for found in frames:
             at, length = found.position + HEADER_BYTES, found.header.payload_length
             chain.add(found.header, [os.pread(descriptor, length, at)])
         path = segment_path(self.directory, base)
-        self.files.replace(path, [header.pack(), *chain.parts])
+        self.files.replace(path, chain.parts)
         if base > self.next_offset:
             self.lost.append((self.next_offset, base))
         if not frames:

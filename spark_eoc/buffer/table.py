@@ -9,9 +9,12 @@ from spark_eoc.buffer.frame import (
     PRODUCERS,
     TABLE_FIRST,
     TABLE_LAST,
+    FrameChain,
     FrameHeader,
+    Place,
     table_parts,
 )
+from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 
 _PER_FRAME = 10_000
 
@@ -38,3 +41,17 @@ def table_frames(
             previous_crc=0,
         )
         yield header, table_parts(piece)
+
+
+def begin_segment(
+    header: SegmentHeader, table: Mapping[bytes, ProducerState], tag: bytes
+) -> FrameChain:
+    """The bytes that a segment begins with: its header and the table; frames are added behind.
+
+    Every record before its base offset is durable when a segment is begun.
+    """
+    chain = FrameChain(Place(SEGMENT_HEADER_BYTES, header.base_offset, header.crc), tag)
+    chain.parts.append(header.pack())
+    for frame, payload in table_frames(table, header.base_offset, header.epoch, header.base_offset):
+        chain.add(frame, payload)
+    return chain

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,7 +15,8 @@ from spark_eoc.buffer.block import BytesLike, LineBlock, ProducerState
 from spark_eoc.buffer.consumers import lowest_position
 from spark_eoc.buffer.directory import Identity, ensure_identity
 from spark_eoc.buffer.files import Files
-from spark_eoc.buffer.frame import CONTROL, DATA, FrameChain, FrameHeader, Place, data_parts
+from spark_eoc.buffer.frame import CONTROL, DATA, FrameHeader, Place, data_parts
+from spark_eoc.buffer.health import Health
 from spark_eoc.buffer.lock import WriterLock, boot_id
 from spark_eoc.buffer.options import BufferOptions
 from spark_eoc.buffer.published import (
@@ -29,9 +29,9 @@ from spark_eoc.buffer.published import (
 )
 from spark_eoc.buffer.recover import Recovered, Recovery
 from spark_eoc.buffer.refuse import refusing
-from spark_eoc.buffer.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from spark_eoc.buffer.segment import SegmentHeader
 from spark_eoc.buffer.slots import SlotWriter
-from spark_eoc.buffer.table import table_frames
+from spark_eoc.buffer.table import begin_segment, table_frames
 from spark_eoc.buffer.trim import (
     SealedSegment,
     count_trimmable,
@@ -39,7 +39,7 @@ from spark_eoc.buffer.trim import (
     unlink_segments,
     unread_bytes,
 )
-from spark_eoc.errors import LogClosedError, LogError, LogFullError
+from spark_eoc.errors import LogError, LogFullError
 from spark_eoc.failpoints import hit
 
 LOG = logging.getLogger("spark_eoc.buffer")
@@ -79,7 +79,7 @@ class LogWriter:
         self._start = SlotWriter(directory / START_NAME, START_MAGIC, files)
         self._state = threading.RLock()  # what append and sync share; held for moments
         self._syncing = threading.Lock()  # held over an fsync and a roll, taken before _state
-        self._failure: str | None = None
+        self._health = Health(directory)
         self._active: ActiveSegment | None = None
         self._sealed: list[SealedSegment] = []
         self._place = Place(0, 0, 0)
@@ -167,7 +167,7 @@ class LogWriter:
     @property
     def failure(self) -> str | None:
         """Why the log takes nothing more; None while it is healthy."""
-        return self._failure
+        return self._health.failure
 
     def append(self, block: LineBlock, *, receive_time_us: int) -> int:
         """Appends the lines as one frame; returns the offset of the first. Not durable yet.
@@ -269,7 +269,7 @@ class LogWriter:
         """Syncs and publishes what was appended, and lets the lock go. Raises LogClosedError if
         that sync fails; does nothing more for a log that is poisoned or closed already."""
         try:
-            if self._failure is None:
+            if self._health.failure is None:
                 self.sync()
                 self._publish(self._durable, sync=True)
         finally:
@@ -277,7 +277,7 @@ class LogWriter:
 
     def _release(self) -> None:
         with self._syncing, self._state:
-            self._failure = self._failure or "it was closed"
+            self._health.fail("it was closed")
             self._published.close()
             self._start.close()
             if self._active is not None:
@@ -315,26 +315,10 @@ class LogWriter:
         return int(self._clock() * 1_000_000)
 
     def _check_open(self) -> ActiveSegment:
-        if self._failure is not None or self._active is None:
-            raise LogClosedError(
-                f"buffer {self.path} takes nothing more: {self._failure}",
-                applied=f"everything below offset {self._durable.offset} is durable",
-                next_step="open the log again; that recovers it",
-                path=str(self.path),
-            )
+        self._health.check()
+        if self._active is None:
+            raise self._health.closed_error()
         return self._active
-
-    @contextmanager
-    def _poisoning(self, step: str) -> Iterator[None]:
-        try:
-            yield
-        except LogFullError:
-            raise
-        except Exception as error:
-            self._failure = self._failure or f"{step} failed: {error}"
-            if isinstance(error, OSError):
-                self._check_open()
-            raise
 
     def _header(self, kind: int, runs: int, records: int, time_us: int) -> FrameHeader:
         return FrameHeader(
@@ -352,7 +336,7 @@ class LogWriter:
 
     def _write(self, header: FrameHeader, payload: list[BytesLike]) -> None:
         active = self._check_open()
-        with self._poisoning("a write"):
+        with self._health.poisoning("a write"):
             active.write(header, payload, self._identity.tag)
         self._place = active.place
 
@@ -362,7 +346,7 @@ class LogWriter:
             active, place = self._check_open(), self._place
         if place == self._durable:
             return
-        with self._poisoning("fsync"):
+        with self._health.poisoning("fsync"):
             active.sync()
         hit("buffer.after_fsync")
         with self._state:
@@ -378,7 +362,7 @@ class LogWriter:
             epoch=self._epoch,
             boot_id=self._boot,
         )
-        with self._poisoning("publishing"):
+        with self._health.poisoning("publishing"):
             if sync:
                 self._published.write_both(record.pack())
             else:
@@ -394,12 +378,9 @@ class LogWriter:
             created_us=self._now_us(),
             previous_base=base if sealed is None else sealed.base_offset,
         )
-        chain = FrameChain(Place(SEGMENT_HEADER_BYTES, base, header.crc), self._identity.tag)
-        for table, payload in table_frames(self._producers, base, self._epoch, base):
-            chain.add(table, payload)
-        parts = [header.pack(), *chain.parts]
-        with self._poisoning("creating a segment"):
-            self._active = ActiveSegment.create(self.path, parts, chain.place, self._files)
+        chain = begin_segment(header, self._producers, self._identity.tag)
+        with self._health.poisoning("creating a segment"):
+            self._active = ActiveSegment.create(self.path, chain.parts, chain.place, self._files)
         if sealed is not None:
             size = sealed.place.position
             self._sealed.append(SealedSegment(sealed.base_offset, base, size, header.created_us))
