@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -20,17 +21,31 @@ SPILL_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Rows:
-    """``table`` holds the columns to write, ``hashes`` one int64 a row, in the same order."""
+    """``table`` holds the columns to write, ``hashes`` one int64 a row, in the same order.
+
+    ``mapping`` is the file that they lie in, None where they lie in memory.
+    """
 
     table: pa.Table
     hashes: pa.ChunkedArray
+    mapping: mmap.mmap | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
     def slice(self, start: int, stop: int) -> Rows:
         """Rows ``[start, stop)``, without a copy."""
-        return Rows(self.table.slice(start, stop - start), self.hashes.slice(start, stop - start))
+        count = stop - start
+        return Rows(self.table.slice(start, count), self.hashes.slice(start, count), self.mapping)
+
+    def release(self) -> None:
+        """Lets go of the file's pages that were read; what is used again is read again.
+
+        Call it every some megabytes of a long walk, so that a task's memory stays small whatever
+        its partition's size.
+        """
+        if self.mapping is not None:
+            self.mapping.madvise(mmap.MADV_DONTNEED)
 
     def take(self, order: pa.Array) -> Rows:
         """The rows in another order; ``order`` holds row numbers."""
@@ -63,11 +78,12 @@ def read_rows(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Rows |
             held.append(batch)
             size += batch.nbytes
         if size > SPILL_BYTES:
-            return _split(_spill(held, iterator), names)
+            mapping = _spill(held, iterator)
+            return _split(_mapped(mapping), names, mapping)
     return _split(pa.Table.from_batches(held), names) if held else None
 
 
-def _spill(held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]) -> pa.Table:
+def _spill(held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]) -> mmap.mmap:
     descriptor, path = tempfile.mkstemp(prefix="spark-eoc-", suffix=".arrow")
     os.close(descriptor)
     try:
@@ -77,11 +93,16 @@ def _spill(held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]) -> pa.Tab
             for batch in rest:
                 if batch.num_rows:
                     writer.write_batch(batch)
-        return pa.ipc.open_file(pa.memory_map(path)).read_all()
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     finally:
         os.unlink(path)  # the mapping keeps the content until the task ends, however it ends
 
 
-def _split(table: pa.Table, names: Sequence[str]) -> Rows:
+def _mapped(mapping: mmap.mmap) -> pa.Table:
+    return pa.ipc.open_file(pa.py_buffer(mapping)).read_all()
+
+
+def _split(table: pa.Table, names: Sequence[str], mapping: mmap.mmap | None = None) -> Rows:
     columns = table.drop_columns([HASH_COLUMN]).rename_columns(list(names))
-    return Rows(columns, table.column(HASH_COLUMN))
+    return Rows(columns, table.column(HASH_COLUMN), mapping)

@@ -133,7 +133,7 @@ class BareTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(list(batches))
         with transaction(self.sink.address) as connection:
-            self.sink._write(connection, table)
+            self.sink._write(connection, Rows(table, pa.chunked_array([], pa.int64())))
             connection.query("COMMIT")
         yield pa.record_batch({"rows": pa.array([table.num_rows], pa.int64())})
 
@@ -284,8 +284,10 @@ def batches():
         yield pa.record_batch([ids, names, ids], names=["c0", "c1", HASH_COLUMN])
 rows = read_rows(batches(), ["id", "name"])
 rows.fingerprint()
-for sql, n in statements(rows.table, {}, Around(b"INSERT INTO t VALUES ", b"", 1 << 20, 1 << 24)):
-    pass
+around = Around(b"INSERT INTO t VALUES ", b"", 1 << 20, 1 << 24)
+for n, sql in enumerate(statements(rows.table, {}, around)):
+    if n % 16 == 0:
+        rows.release()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

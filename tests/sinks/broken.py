@@ -44,7 +44,7 @@ class LedgerInItsOwnTransaction(MySQLSink):
         with transaction(self.address) as connection:
             if self._sql.unit(connection, unit.writer_id, unit.partition) == _entry(unit):
                 return AlreadyApplied()
-            self._write(connection, rows.table)
+            self._write(connection, rows)
             connection.query("COMMIT")
         hit("mysql.after_rows")
         with transaction(self.address) as connection:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pymysql
 
@@ -35,6 +34,7 @@ from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
 #: Bytes of one INSERT; larger ones are not faster and hold the server's memory.
 STATEMENT_BYTES = 1024 * 1024
 _PACKET_HEADER = 64
+_RELEASE_EVERY = 16
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class MySQLSink(Sink):
 
     def _attempt(self, unit: Unit, rows: Rows) -> Outcome:
         with transaction(self.address) as connection:
-            self._write(connection, rows.table)
+            self._write(connection, rows)
             hit("mysql.after_rows")
             outcome = self._enter(connection, unit)
             if isinstance(outcome, Applied):
@@ -165,7 +165,7 @@ class MySQLSink(Sink):
                 hit("mysql.after_commit")
             return outcome
 
-    def _write(self, connection: Any, table: pa.Table) -> None:
+    def _write(self, connection: Any, rows: Rows) -> None:
         layout = self._layout
         if layout is None:
             raise RuntimeError("check() comes before apply()")
@@ -173,7 +173,7 @@ class MySQLSink(Sink):
         insert = Insert(
             layout.database,
             layout.table,
-            [names[name] for name in table.column_names],
+            [names[name] for name in rows.table.column_names],
             [names[name] for name in self.key],
             {names[name]: rule for name, rule in self.merge.items()},
         )
@@ -183,8 +183,10 @@ class MySQLSink(Sink):
             STATEMENT_BYTES,
             _max_packet(connection),
         )
-        for sql, _ in statements(table, layout.fits, around):
+        for count, (sql, _) in enumerate(statements(rows.table, layout.fits, around)):
             connection.query(sql)
+            if count % _RELEASE_EVERY == 0:
+                rows.release()
 
     def _enter(self, connection: Any, unit: Unit) -> Outcome:
         """Control entry shared, then unit entry: compare and set, in this order, rows before."""

@@ -409,7 +409,7 @@ def test_a_stopped_run_holds_the_new_one_up_for_the_time_limit_only(table: Datab
     from spark_eoc.sinks.mysql.connection import transaction  # noqa: PLC0415
 
     with transaction(sink.address) as connection:
-        sink._write(connection, rows_of(2).table)
+        sink._write(connection, rows_of(2))
         assert sink._enter(connection, unit) == Applied()
         new.apply(new.open()(0), 1)
         with pytest.raises(Exception, match=r"idle|gone away|Lost connection|4031|1927"):
