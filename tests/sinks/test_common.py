@@ -1,0 +1,233 @@
+"""What all sinks share: a row's hash, a partition's copy, identity, stage attempts, options."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eoc.errors import ConfigError, ReplayMismatchError
+from spark_eoc.sinks.attempts import StageWatch
+from spark_eoc.sinks.checkpoint import identify
+from spark_eoc.sinks.entries import Applied, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.sinks.frame import describe_columns, with_hashes
+from spark_eoc.sinks.ledger import Close, Compare, Open
+from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, hash_sum, read_rows
+from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
+from spark_eoc.sinks.writer import Writer, WriterOptions
+from tests.sinks.calls import Query
+
+pytestmark = pytest.mark.compat
+
+
+class Memory(Sink):
+    """A third sink in one class, on the driver only: its ledger is a dict, its rows are dropped."""
+
+    def __init__(self) -> None:
+        self.control: Any = None
+        self.history: dict[int, Any] = {}
+        self.stored: list[UnitEntry] = []
+        self.checked: Sequence[Column] = ()
+
+    def check(self, columns: Sequence[Column]) -> str:
+        self.checked = columns
+        return "memory"
+
+    def _view(self) -> LedgerView:
+        return LedgerView(self.control, self.history, len(self.stored), 0)
+
+    def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
+        decision = decide(self._view())
+        if isinstance(decision, Open):
+            self.control = decision.control
+        return decision
+
+    def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
+        return self.stored
+
+    def apply(self, unit: Unit, rows: Rows) -> Outcome:
+        return Applied()
+
+    def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
+        decision = decide(self._view(), Reported())
+        assert isinstance(decision, Close)
+        self.control = decision.control
+        self.history[batch_id] = decision.completed
+
+
+class Reported(list[UnitEntry]):
+    """Stands for units that the tasks stored somewhere: whatever is compared with it is equal."""
+
+
+@pytest.fixture
+def believing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completes batches without units, since Memory's tasks store theirs in another process."""
+    from spark_eoc.sinks import ledger, writer  # noqa: PLC0415
+
+    def close(view: Any, stored: Any, reported: Any, call: Any, partitions: int) -> Any:
+        entries = [UnitEntry(p, call.batch_id, f) for p, f in reported.items()]
+        return ledger.decide_close(view, entries, reported, call, partitions)
+
+    monkeypatch.setattr(writer, "decide_close", close)
+
+
+def hashes(df: DataFrame) -> list[int]:
+    return [row[HASH_COLUMN] for row in with_hashes(df, describe_columns(df)).collect()]
+
+
+def test_a_null_counts_for_its_column(spark: SparkSession) -> None:
+    """xxhash64 passes over NULLs: without the columns' numbers these rows would be equal."""
+    df = spark.createDataFrame([(None, "a"), ("a", None)], "x STRING, y STRING")
+    first, second = hashes(df)
+    assert first != second
+    plain = [row[0] for row in df.select(F.xxhash64("x", "y")).collect()]
+    assert plain[0] == plain[1]
+
+
+def test_the_hash_does_not_depend_on_column_order_or_zone(spark: SparkSession) -> None:
+    """The same rows, selected in another order and computed in another zone."""
+    fields = ["1 AS b", "'x' AS a", "named_struct('t', timestamp'2024-03-31 01:30:00Z') AS c"]
+    found = set()
+    for zone in ("UTC", "America/New_York"):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        for order in (fields, fields[::-1]):
+            found.update(hashes(spark.range(1).selectExpr(*order)))
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert len(found) == 1
+
+
+def test_the_sum_of_hashes_is_modulo_two_to_the_64() -> None:
+    """Whatever Arrow's kernels do on overflow."""
+    values = [random.getrandbits(64) - 2**63 for _ in range(1000)] + [-(2**63), 2**63 - 1] * 50
+    chunked = pa.chunked_array([values[:400], values[400:]], pa.int64())
+    assert hash_sum(chunked) == sum(values) % 2**64
+    assert hash_sum(pa.chunked_array([], pa.int64())) == 0
+
+
+@pytest.mark.parametrize("size", [100, SPILL_BYTES // 1000 + 100])
+def test_a_partition_is_read_whole_from_memory_or_file(size: int) -> None:
+    """Above 32 MiB the copy lies in a file that has no name any more; pages can be let go of."""
+    one = pa.record_batch({"c0": ["x" * 1000] * 100, HASH_COLUMN: pa.array(range(100), pa.int64())})
+    rows = read_rows((one for _ in range(size // 100)), ["name"])
+    assert rows is not None
+    rows.release()
+    assert (rows.mapping is not None) == (size > 1000)
+    assert rows.table.column_names == ["name"]
+    assert rows.fingerprint() == Fingerprint(size // 100 * 100, 4950 * (size // 100))
+    rows.release()
+    assert rows.slice(5, 8).table.to_pydict() == {"name": ["x" * 1000] * 3}
+    assert read_rows(iter([one.slice(0, 0)]), ["name"]) is None
+
+
+def test_a_writer_pickles_without_its_runs() -> None:
+    """A copy in another process is another run, where Spark names none (Spark Connect)."""
+    writer = Writer(Memory(), WriterOptions())
+    first, second = pickle.loads(pickle.dumps(writer)), pickle.loads(pickle.dumps(writer))
+    assert len({writer._own_run_id, first._own_run_id, second._own_run_id}) == 3
+
+
+def test_identity_without_sparks_properties_comes_from_the_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As on Spark Connect: query id from metadata, digest from offsets/N; a trailing slash and a
+    file: scheme change nothing; without a location it is refused."""
+    df = spark.range(1)
+    with pytest.raises(ConfigError, match="checkpoint_location"):
+        identify(df, 0, None, "own")
+    (tmp_path / "metadata").write_text(json.dumps({"id": "the-query"}))
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/3").write_text("v1\n{}\n7")
+    found = [
+        identify(df, 3, location, "own")
+        for location in (str(tmp_path), f"{tmp_path}/", f"file:{tmp_path}")
+    ]
+    assert {(f.query_id, f.run_id, f.digest) for f in found} == {
+        ("the-query", "own", found[0].digest)
+    }
+    assert found[0].digest
+    assert identify(df, 4, str(tmp_path), "own").digest is None
+
+
+def watch(attempts: dict[int, int], *, local: bool) -> bool:
+    """A StageWatch on a stand-in for Spark's status store, with stages and their attempts."""
+    jobs: list[int] = []
+    tracker = SimpleNamespace(
+        getJobIdsForGroup=lambda _: list(jobs),
+        getJobInfo=lambda _: SimpleNamespace(stageIds=list(attempts)),
+        getStageInfo=lambda stage: SimpleNamespace(currentAttemptId=attempts[stage]),
+    )
+    bus = SimpleNamespace(waitUntilEmpty=lambda _: None)
+    jvm = SimpleNamespace(isLocal=lambda: local, listenerBus=lambda: bus)
+    context = SimpleNamespace(statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: jvm))
+    session = SimpleNamespace(sparkContext=context, _jsparkSession=None)
+    found = StageWatch(SimpleNamespace(sparkSession=session), "run")  # type: ignore[arg-type]
+    jobs.append(7)
+    return found.repeated()
+
+
+def test_a_stage_attempted_twice_is_seen() -> None:
+    """Also a stage before a shuffle; in local mode there are none."""
+    assert watch({1: 0, 2: 1}, local=False)
+    assert not watch({1: 0, 2: 0}, local=False)
+    assert not watch({1: 0, 2: 1}, local=True)
+
+
+@pytest.mark.usefixtures("believing")
+def test_after_a_repeated_stage_the_batch_must_agree_with_itself(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost executor and a shuffle without a fixed order lost and doubled rows in a job that
+    succeeded: pass 1 is made again, and what differs is not completed."""
+    monkeypatch.setattr(StageWatch, "repeated", lambda _: True)
+    sink = Memory()
+    query, writer = Query(spark), Writer(sink, WriterOptions())
+    query.call(writer, spark.range(100), 0)
+    assert sink.control.last_complete == 0
+    with pytest.raises(ReplayMismatchError, match="twice"):
+        query.call(writer, spark.range(100).select(F.uuid().alias("u")), 1)
+    assert sink.control.last_complete == 0
+
+
+@pytest.mark.usefixtures("believing")
+def test_a_complete_batch_is_computed_to_its_end(spark: SparkSession) -> None:
+    """Skipping it kills a stateful query; it is computed, and not written."""
+    computed = spark.sparkContext.accumulator(0)
+
+    def count(batches: Any) -> Any:
+        for batch in batches:
+            computed.add(batch.num_rows)
+            yield batch
+
+    sink = Memory()
+    query, writer = Query(spark), Writer(sink, WriterOptions())
+    query.call(writer, spark.range(100), 0)
+    query.restart()
+    query.call(writer, spark.range(100).mapInArrow(count, "id BIGINT"), 0)
+    assert computed.value == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"atomicity": "batch"}, "not built yet"),
+        ({"on_bad_row": "dead_letter"}, "not built yet"),
+        ({"atomicity": "row"}, "use one of partition, batch"),
+        ({"partitioning": "hash"}, "needs num_partitions"),
+        ({"partitioning": "hash", "num_partitions": 0}, "needs num_partitions"),
+        ({"num_partitions": 4}, 'belong to partitioning="hash"'),
+        ({"on_new_checkpoint": "ask"}, "use one of refuse, adopt"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+    """When the writer is built, with the next step."""
+    with pytest.raises(ConfigError, match=message):
+        WriterOptions(**options)
