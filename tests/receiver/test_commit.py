@@ -156,6 +156,27 @@ def test_under_load_the_next_frame_is_appended_while_the_disk_works(bench):
     assert len(bench.lines()) == 501
 
 
+def test_a_hello_is_not_answered_with_lines_that_are_not_durable(bench):
+    """The disk works on the first frame while the rest waits for room: LAST would acknowledge
+    the first one too early."""
+    disk = SlowDisk(bench.open(segment_bytes=8192))
+    disk.room = lambda nbytes: disk.next_offset == 0
+    receiver = bench.receive(disk)
+    with Talker(receiver.port) as old, Talker(receiver.port) as new:
+        old.hello()
+        old.say(b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 90)
+        assert disk.syncing.wait(10)
+        until(lambda: receiver.stats().waiting_for_room, 10, "the rest waits")
+        assert disk.next_offset > 0
+        new.say(b"EOC/1 producer=p\n")
+        assert old.hear().startswith(b"ERR fenced ")
+        new.sock.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            new.hear()
+        disk.allowed.set()
+    assert receiver.error is None
+
+
 def test_a_full_disk_is_waited_for(bench, dial):
     """B9: ENOSPC: reading stops, hellos are answered, and it goes on when there is space."""
 
