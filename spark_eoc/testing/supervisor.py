@@ -50,6 +50,9 @@ class Event:
     text: str
     strike: Strike | None = None
 
+    def __str__(self) -> str:
+        return f"{self.at:6.1f} s {self.kind}: {self.text}"
+
 
 class Supervisor:
     """Starts the script, restarts it whenever it ends, and carries out strikes on it."""
@@ -190,7 +193,8 @@ class Supervisor:
             return
         self.strikes.append(strike)
         self._tell("kill", f"{strike}, pid {', '.join(map(str, pids))}", strike)
-        self._await_end(run, 30.0)
+        # Workers that were idle at that instant are not missed; a busy one takes its query along.
+        self._await_end(run, 3.0 if strike.kind is Kill.PYTHON_WORKER else 30.0)
 
     def _kill_when_there(self, run: ScriptRun, part: Part) -> list[int]:
         """While a run starts, its parts come one after the other: waits up to 20 s for this one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from buffer_logs import SMALL, append, read_all
 
 from spark_eoc.buffer import (
     BufferOptions,
@@ -17,6 +16,7 @@ from spark_eoc.buffer import (
 )
 from spark_eoc.buffer.trim import SealedSegment, count_trimmable
 from spark_eoc.errors import ConfigError
+from tests.buffer.buffer_logs import SMALL, append, read_all
 
 
 def filled(path: Path, options: BufferOptions = SMALL) -> LogWriter:

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from buffer_logs import (
+
+from spark_eoc.buffer import ConsumerPosition, LogReader, LogWriter
+from spark_eoc.buffer.files import Disk, Files
+from spark_eoc.errors import SparkEocError
+from tests.buffer.buffer_logs import (
     active,
     append,
     appends_on,
@@ -23,10 +27,6 @@ from buffer_logs import (
     overwrite,
     read_all,
 )
-
-from spark_eoc.buffer import ConsumerPosition, LogReader, LogWriter
-from spark_eoc.buffer.files import Disk, Files
-from spark_eoc.errors import SparkEocError
 
 LINES = [b"first", b"second line", b"", b"fourth"]
 

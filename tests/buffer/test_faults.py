@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from buffer_logs import SMALL, active, append, appends_on, die, read_all
 
 from spark_eoc.buffer import BufferOptions, ConsumerPosition, LogReader, LogWriter
 from spark_eoc.buffer.active import ActiveSegment
 from spark_eoc.buffer.directory import list_segments
 from spark_eoc.buffer.files import Disk, Files
 from spark_eoc.errors import LogClosedError, LogError, LogFullError
+from tests.buffer.buffer_logs import SMALL, active, append, appends_on, die, read_all
 
 
 class FaultyDisk(Disk):

@@ -7,9 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
-from buffer_logs import TIME_US, append, frames, send
-
 from spark_eoc.buffer import LogWriter
+from tests.buffer.buffer_logs import TIME_US, append, frames, send
 
 
 def lines_by_hand(segment: Path) -> list[bytes]:

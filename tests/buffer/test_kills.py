@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from buffer_logs import appends_on, read_range
-from workload import PRODUCER, Transcript, line_of, run
 
 from spark_eoc.buffer import LogReader, LogWriter
 from spark_eoc.failpoints import FAILPOINTS, FailpointError
+from tests.buffer.buffer_logs import appends_on, read_range
+from tests.buffer.workload import PRODUCER, Transcript, line_of, run
 
 POINTS = [name for name in FAILPOINTS if name.startswith("buffer.")]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from buffer_logs import append, read_all
 
 from spark_eoc.buffer import LogReader, LogWriter
 from spark_eoc.buffer.lock import process_state
 from spark_eoc.errors import LogLockedError
 from spark_eoc.testing.wait import until
+from tests.buffer.buffer_logs import append, read_all
 
 HOLDER = """
 import sys

@@ -6,11 +6,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from buffer_logs import die, read_range
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from test_power_cut import Quick
 
 from spark_eoc.buffer import (
     BufferOptions,
@@ -21,6 +19,8 @@ from spark_eoc.buffer import (
     Run,
 )
 from spark_eoc.buffer.files import Files
+from tests.buffer.buffer_logs import die, read_range
+from tests.buffer.test_power_cut import Quick
 
 OPTIONS = BufferOptions(segment_bytes=4096, max_buffer_bytes=4 * 4096, retention_ms=0)
 LINES = st.lists(st.binary(max_size=2000), max_size=6)

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from buffer_logs import read_range
-from file_system import CHOICES, Operation, RecordingDisk, crash
 
 from spark_eoc.buffer import (
     BufferOptions,
@@ -26,6 +24,8 @@ from spark_eoc.buffer import (
 from spark_eoc.buffer.files import Disk, Files
 from spark_eoc.buffer.trim import unlink_segments
 from spark_eoc.errors import LogError
+from tests.buffer.buffer_logs import read_range
+from tests.buffer.file_system import CHOICES, Operation, RecordingDisk, crash
 
 OPTIONS = BufferOptions(segment_bytes=4096, max_buffer_bytes=1 << 20, retention_ms=0)
 BOOTS = [bytes([number]) * 16 for number in range(1, 4)]

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from buffer_logs import (
+
+from spark_eoc.buffer import ConsumerPosition, LineBlock, LogReader, LogWriter, Run, read_slice
+from spark_eoc.buffer.directory import list_segments, segment_path
+from spark_eoc.errors import (
+    CorruptLogError,
+    LogError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+)
+from tests.buffer.buffer_logs import (
     SMALL,
     TIME_US,
     active,
@@ -21,15 +30,6 @@ from buffer_logs import (
     flip,
     read_all,
     read_range,
-)
-
-from spark_eoc.buffer import ConsumerPosition, LineBlock, LogReader, LogWriter, Run, read_slice
-from spark_eoc.buffer.directory import list_segments, segment_path
-from spark_eoc.errors import (
-    CorruptLogError,
-    LogError,
-    OffsetOutOfRangeError,
-    RecordTooLargeError,
 )
 
 OTHER_BOOT = b"another start..."

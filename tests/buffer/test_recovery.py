@@ -9,7 +9,12 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from buffer_logs import (
+
+from spark_eoc.buffer import ConsumerPosition, LogReader, LogWriter
+from spark_eoc.buffer.directory import list_segments, segment_path
+from spark_eoc.buffer.recover import Recovery
+from spark_eoc.errors import CorruptLogError
+from tests.buffer.buffer_logs import (
     active,
     append,
     appends_on,
@@ -21,11 +26,6 @@ from buffer_logs import (
     overwrite,
     read_all,
 )
-
-from spark_eoc.buffer import ConsumerPosition, LogReader, LogWriter
-from spark_eoc.buffer.directory import list_segments, segment_path
-from spark_eoc.buffer.recover import Recovery
-from spark_eoc.errors import CorruptLogError
 
 
 def prepare(path: Path) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from buffer_logs import (
+
+from spark_eoc.buffer import LogReader, LogWriter, read_slice
+from spark_eoc.buffer.directory import list_segments, segment_path
+from spark_eoc.buffer.repair import repair
+from spark_eoc.buffer.verify import verify
+from spark_eoc.errors import CorruptLogError, LogError, LogLockedError, OffsetOutOfRangeError
+from tests.buffer.buffer_logs import (
     SMALL,
     active,
     append,
@@ -18,12 +24,6 @@ from buffer_logs import (
     read_range,
     send,
 )
-
-from spark_eoc.buffer import LogReader, LogWriter, read_slice
-from spark_eoc.buffer.directory import list_segments, segment_path
-from spark_eoc.buffer.repair import repair
-from spark_eoc.buffer.verify import verify
-from spark_eoc.errors import CorruptLogError, LogError, LogLockedError, OffsetOutOfRangeError
 
 
 def prepare(path: Path) -> list[bytes]:

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from buffer_logs import SMALL, TIME_US, active, append, die, read_all, send
 
 from spark_eoc.buffer import (
     BufferOptions,
@@ -20,6 +19,7 @@ from spark_eoc.buffer import (
 from spark_eoc.buffer.directory import list_segments
 from spark_eoc.buffer.table import table_frames
 from spark_eoc.errors import ConfigError, LogClosedError, OffsetOutOfRangeError
+from tests.buffer.buffer_logs import SMALL, TIME_US, active, append, die, read_all, send
 
 
 def test_nobody_reads_what_is_not_synced(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from source_runs import Buffer, Checkpoint, Run, frame_of
 
 import spark_eoc
+from tests.source.source_runs import Buffer, Checkpoint, Run, frame_of
 
 
 @pytest.fixture

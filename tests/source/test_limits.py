@@ -7,11 +7,11 @@ import threading
 from contextlib import suppress
 
 import pytest
-from source_runs import BEFORE_4_2
 
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.receiver import Receiver
 from spark_eoc.testing.wait import until
+from tests.source.source_runs import BEFORE_4_2
 
 pytestmark = pytest.mark.compat
 NOW = {"availableNow": True}

@@ -6,13 +6,13 @@ import json
 import shutil
 
 import pytest
-from source_runs import Buffer
 
 from spark_eoc.errors import OffsetOutOfRangeError
 from spark_eoc.source.continuity import Continuity
 from spark_eoc.source.offsets import SourceOffset, decode_offset, encode_offset
 from spark_eoc.source.options import SourceOptions
 from spark_eoc.source.reader import ReplayableSocketReader
+from tests.source.source_runs import Buffer
 
 pytestmark = pytest.mark.compat
 

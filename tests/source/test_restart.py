@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from source_runs import BEFORE_4_2
 
 from spark_eoc.source.offsets import decode_offset
+from tests.source.source_runs import BEFORE_4_2
 
 pytestmark = pytest.mark.compat
 
