@@ -14,7 +14,7 @@ _LISTENER_WAIT_MS = 10_000
 
 
 class StageWatch:
-    """Watches the jobs of one run from its construction on.
+    """Watches the jobs of this thread's job group from its construction on.
 
     A lost executor makes Spark run parts of a stage again, and after a shuffle whose order is not
     fixed the two halves need not fit: rows were lost and doubled in a job that succeeded. PySpark's
@@ -22,11 +22,11 @@ class StageWatch:
     stages before a shuffle as well. In local mode no stage is attempted twice.
     """
 
-    def __init__(self, df: DataFrame, run_id: str) -> None:
-        self._run_id = run_id
+    def __init__(self, df: DataFrame) -> None:
         session = df.sparkSession
         context: Any | None = session.sparkContext if hasattr(session, "_jsparkSession") else None
         self._context: Any = None if context is None or _is_local(context) else context
+        self._group = self._context and self._context.getLocalProperty("spark.jobGroup.id")
         self._before = set(self._jobs())
 
     def repeated(self) -> bool:
@@ -44,7 +44,7 @@ class StageWatch:
     def _jobs(self) -> list[int]:
         if self._context is None:
             return []
-        return list(self._context.statusTracker().getJobIdsForGroup(self._run_id))
+        return list(self._context.statusTracker().getJobIdsForGroup(self._group))
 
     def _settle(self) -> None:
         # The status store is fed by a queue; a stage's second attempt may still be in it.

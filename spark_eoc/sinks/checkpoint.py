@@ -47,8 +47,8 @@ def identify(df: DataFrame, batch_id: int, location: str | None, own_run: str) -
     """
     context = _classic_context(df)
     query_id = context and context.getLocalProperty("sql.streaming.queryId")
-    run_id = (context and context.getLocalProperty("spark.jobGroup.id")) or own_run
     execution = _execution(df, query_id) if query_id else None
+    run_id = _run_id(context, execution) or own_run
     root = location or (execution and _checkpoint_root(execution))
     if not query_id:
         query_id = _query_id_of(df, root)
@@ -82,6 +82,16 @@ def _execution(df: DataFrame, query_id: str) -> Any:
     except (Py4JError, TypeError) as error:
         LOGGER.debug("Spark's running queries can't be listed: %s", type(error).__name__)
         return None
+
+
+def _run_id(context: Any, execution: Any) -> str | None:
+    """The engine's own; else the job group, which is the same unless the user has set another."""
+    if execution is not None:
+        try:
+            return str(execution.runId().toString())
+        except (Py4JError, TypeError):
+            LOGGER.debug("Spark does not tell the run id")
+    return str(context.getLocalProperty("spark.jobGroup.id") or "") if context else None
 
 
 def _checkpoint_root(execution: Any) -> str | None:

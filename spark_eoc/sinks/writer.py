@@ -205,7 +205,7 @@ class _Batch:
 
     def write(self, control: Control) -> None:
         """Writes what is missing of the batch, and completes it."""
-        watch = StageWatch(self.frame, self.call.run_id)
+        watch = StageWatch(self.frame)
         stored = self.sink.units(self.call.writer_id, self.call.batch_id)
         if stored:
             reported, partitions = self._write_rest(control, stored)

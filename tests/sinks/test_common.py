@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eoc.errors import ConfigError, ReplayMismatchError
+from spark_eoc.sinks import task
 from spark_eoc.sinks.attempts import StageWatch
 from spark_eoc.sinks.checkpoint import identify
 from spark_eoc.sinks.entries import Applied, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
@@ -167,9 +168,13 @@ def watch(attempts: dict[int, int], *, local: bool) -> bool:
     )
     bus = SimpleNamespace(waitUntilEmpty=lambda _: None)
     jvm = SimpleNamespace(isLocal=lambda: local, listenerBus=lambda: bus)
-    context = SimpleNamespace(statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: jvm))
+    context = SimpleNamespace(
+        statusTracker=lambda: tracker,
+        getLocalProperty=lambda _: "group",
+        _jsc=SimpleNamespace(sc=lambda: jvm),
+    )
     session = SimpleNamespace(sparkContext=context, _jsparkSession=None)
-    found = StageWatch(SimpleNamespace(sparkSession=session), "run")  # type: ignore[arg-type]
+    found = StageWatch(SimpleNamespace(sparkSession=session))  # type: ignore[arg-type]
     jobs.append(7)
     return found.repeated()
 
@@ -231,3 +236,27 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
     """When the writer is built, with the next step."""
     with pytest.raises(ConfigError, match=message):
         WriterOptions(**options)
+
+
+def test_the_whole_partition_is_read_before_the_sink_is_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transaction must never wait for Spark, and its input can be read only once."""
+    seen: list[str] = []
+
+    class Recording(Memory):
+        def apply(self, unit: Unit, rows: Rows) -> Outcome:
+            seen.append(f"apply {len(rows)}")
+            return Applied()
+
+    def batches() -> Any:
+        for n in range(3):
+            yield pa.record_batch({"c0": [n], HASH_COLUMN: pa.array([n], pa.int64())})
+        seen.append("end of input")
+
+    context = SimpleNamespace(partitionId=lambda: 0, stageId=lambda: 0, attemptNumber=lambda: 0)
+    monkeypatch.setattr(task, "_context", lambda: context)
+    (report,) = task.WritePass(Recording(), ("n",), "w", 0, 1, "t")(batches())
+    assert seen == ["end of input", "apply 3"]
+    found = task.Report.of_row(tuple(report.to_pylist()[0].values()))
+    assert (found.outcome, found.fingerprint) == (Applied(), Fingerprint(3, 3))
