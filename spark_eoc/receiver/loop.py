@@ -163,12 +163,12 @@ class Loop:
             log.warning("a connection can't be accepted: %s", error)
             time.sleep(0.01)  # out of descriptors: don't spin
             return
-        self._counts.accepted += 1
         peer = f"{address[0]}:{address[1]}"
         if len(self.peers.connections) >= self._options.max_connections:
             self._turn_away(sock, peer)
         else:
             self.peers.admit(sock, peer, self._tls, None)
+        self._counts.accepted += 1
 
     def _turn_away(self, sock: socket.socket, peer: str) -> None:
         self._counts.refused += 1

@@ -33,10 +33,11 @@ def test_a_first_line_like_a_hello_is_data(bench, dial, first):
 def test_text_after_the_last_newline_is_a_line_after_a_clean_end(bench, dial):
     """B6: `a\\nb` then FIN. Only the beginning of a hello is none: it may be a producer's."""
     receiver = bench.receive()
-    for text in (b"a\nb", b"EOC/1 pro", b"E", b"c\r", b"EOC"):
+    for number, text in enumerate((b"a\nb", b"EOC/1 pro", b"E", b"c\r", b"EOC"), 1):
         sock = dial(receiver)
         sock.sendall(text)
         sock.close()
+        until(lambda: receiver.stats().accepted == number, 10, "it came")  # noqa: B023
         until(lambda: receiver.stats().connections == 0, 10, "the connection is gone")
     bench.wait_for([b"a", b"b", b"c\r"])
     assert receiver.stats().dropped_unfinished == 3
