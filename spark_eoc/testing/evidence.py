@@ -129,8 +129,10 @@ def redis_ledger(
     }
     units = []
     for partition, text in client.hgetall(base + b":units").items():
-        batch_id, fingerprint, _ = text.decode().split("|")
-        units.append(UnitState(int(partition), int(batch_id), _rows_of(fingerprint)))
+        batch_id, _, rest = text.decode().partition("|")
+        # An entry that can't be read vouches for no row.
+        if batch_id.isdigit() and rest:
+            units.append(UnitState(int(partition), int(batch_id), _rows_of(rest)))
     open_batch = int(control[b"open_batch"]) if control[b"open_batch"] else None
     return LedgerState(int(control[b"last_complete"]), completed, units, open_batch)
 
