@@ -10,7 +10,7 @@ NEW := .ci/with .venv
 OLD := .ci/with .venv-4.0
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test demo test check compat suite soak bench failpoints clean
+.PHONY: help setup setup-test setup-bench demo test check compat suite soak bench failpoints clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,7 +43,10 @@ soak: setup  ## 100 kills of random kinds and instants, both sinks; seed and cou
 failpoints: setup  ## each failpoint once for each sink, on real Spark, as a list
 	@$(NEW) python -m spark_eoc.testing.failpoints $(ARGS)
 
-bench: setup  ## the figures of the README, as ratios measured side by side (quiet machine, please)
+setup-bench:
+	@.ci/setup bench
+
+bench: setup-bench  ## the figures of the README, as ratios measured side by side (quiet machine, please)
 	@$(NEW) python tests/bench/run.py $(ARGS)
 
 clean:  ## remove what the targets above made

@@ -14,6 +14,7 @@ import pytest
 
 import spark_eoc
 from spark_eoc import errors
+from spark_eoc.cli.command import COMMANDS
 from spark_eoc.sinks.writer import WriterOptions
 from spark_eoc.source.options import OPTION_NAMES
 from spark_eoc.testing import servers
@@ -82,8 +83,15 @@ def test_the_writers_lines_are_accepted():
     """They build writers; building one connects to nothing."""
     code = "\n".join(blocks(section("The writers")))
     names = {"MySQLWriter": spark_eoc.MySQLWriter, "RedisWriter": spark_eoc.RedisWriter}
+    names["fan_out"] = spark_eoc.fan_out
     for line in filter(None, code.splitlines()):
         assert eval(line, dict(names)) is not None
+
+
+def test_the_commands_of_the_table_are_those_that_there_are():
+    """A new command is documented, and a documented one exists."""
+    commands = set(re.findall(r"`spark-eoc ([a-z]+)", section("The command")))
+    assert commands == set(COMMANDS)
 
 
 def test_the_harness_example_can_be_defined():
