@@ -20,6 +20,8 @@ from typing import NamedTuple
 from spark_eoc.testing.reaper import kill_session, reaper, session_of
 from spark_eoc.testing.wait import until
 
+_PACKAGE_HOME = str(Path(__file__).resolve().parent.parent.parent)
+
 
 class Part(str, Enum):
     """The parts of a running script that can be signalled."""
@@ -66,9 +68,12 @@ class ScriptRun:
     ) -> ScriptRun:
         """Starts ``command``; ``env`` is added to this process's environment, ``log`` appended.
 
-        ``PYSPARK_PYTHON`` is the script's interpreter unless the environment says otherwise.
+        ``PYSPARK_PYTHON`` is the script's interpreter unless the environment says otherwise; the
+        script finds this very package, also where it is not installed.
         """
         defaults = {"PYSPARK_PYTHON": command[0], "SPARK_LOCAL_IP": "127.0.0.1"}
+        found = [_PACKAGE_HOME, os.environ.get("PYTHONPATH", "")]
+        always = {"PYTHONPATH": os.pathsep.join(filter(None, found))}
         path = Path(log)
         with open(path, "ab") as file:
             process = subprocess.Popen(
@@ -76,7 +81,7 @@ class ScriptRun:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**defaults, **os.environ, **(env or {})},
+                env={**defaults, **os.environ, **always, **(env or {})},
                 cwd=cwd,
                 start_new_session=True,
             )

@@ -54,12 +54,11 @@ class Stand:
             )
             for name in ("one", "two")
         ]
-        environment = {"PYTHONPATH": str(Path(__file__).parent.parent.parent), **(env or {})}
         self.supervisor = Supervisor(
             [sys.executable, str(script), str(self.buffer), str(port)],
             folder=folder,
             progress=lambda: min(feeder.acknowledged for feeder in self.feeders),
-            env=environment,
+            env=env,
         )
 
     def __enter__(self) -> Stand:
