@@ -13,7 +13,9 @@ Guarantees, on a local POSIX file system that keeps what it has synced:
 
 Not promised: lines that were appended but not synced; a file system that lies about fsync, or one
 shared by machines that don't see each other's locks; a whole buffer put back to an earlier copy
-(readers notice by offset and epoch, and refuse).
+(readers refuse where offset or epoch tell it; a copy that has caught up under the same epoch looks
+right). Where a disk has lost what was acknowledged, :func:`repair` gives up exactly that: its
+numbers stay a gap, which readers are told of.
 
 ``frame.py`` draws the bytes, ``files.py`` holds all rules of durability, ``recover.py`` those of
 recovery.

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from spark_eoc.buffer.block import ProducerState
 from spark_eoc.buffer.consumers import Position, read_positions
 from spark_eoc.buffer.directory import Identity, list_segments, read_identity, segment_path
 from spark_eoc.buffer.published import PublishedEnd, read_published, read_start
+from spark_eoc.buffer.scan import ProducerTable
 from spark_eoc.buffer.segment import AFTER_GAP
 from spark_eoc.buffer.survey import Damage, SegmentSurvey, survey_segment
 from spark_eoc.errors import LogError
@@ -43,6 +45,7 @@ class LogReport:
     epoch: int
     segments: tuple[SegmentReport, ...]
     consumers: dict[str, Position]
+    producers: dict[str, ProducerState]
     damages: tuple[Damage, ...]
     torn_bytes: int
 
@@ -70,6 +73,7 @@ def verify(path: str | Path) -> LogReport:
         epoch=published.epoch if published else 0,
         segments=tuple(_report(survey) for survey in surveys),
         consumers=read_positions(directory),
+        producers=_producers(surveys),
         damages=(*_damages(surveys), *_missing(directory, surveys, start, published)),
         torn_bytes=_torn_bytes(surveys, published),
     )
@@ -98,6 +102,15 @@ def _report(survey: SegmentSurvey) -> SegmentReport:
         created_us=survey.header.created_us if survey.header else 0,
         after_gap=bool(survey.header and survey.header.flags & AFTER_GAP),
     )
+
+
+def _producers(surveys: list[SegmentSurvey]) -> dict[str, ProducerState]:
+    table = ProducerTable()
+    for survey in surveys:
+        for piece in survey.pieces:
+            for _, change in piece.frames:
+                table.apply(change)
+    return {name.decode("utf-8", "replace"): state for name, state in table.states.items()}
 
 
 def _damages(surveys: list[SegmentSurvey]) -> Iterator[Damage]:

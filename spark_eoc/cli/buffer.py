@@ -6,9 +6,12 @@ import argparse
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+
+from spark_eoc.errors import ConfigError
 
 if TYPE_CHECKING:
     from spark_eoc.buffer import LogReport
@@ -20,9 +23,11 @@ verify  checks every frame, beside a running writer too; exit code 1 if anything
 repair  makes a damaged buffer fit to be opened: keeps all that can be read, copies each damaged
         file aside, leaves a hole in the numbers for what is lost; needs the writer stopped
 trim    deletes what every consumer has committed, now, whatever the retention; with --forget
-        a consumer that is gone for good holds nothing back any more; needs the writer stopped"""
+        a consumer that is gone for good holds nothing back any more; needs the writer stopped
+expire  forgets the sequence numbers of producers that sent nothing for --idle-days; one that
+        comes back counts as new, so what it then sends again is doubled; writer stopped"""
 
-ACTIONS = ("ls", "cat", "verify", "repair", "trim")
+ACTIONS = ("ls", "cat", "verify", "repair", "trim", "expire")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,13 +45,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--from", dest="first", type=int, metavar="OFFSET", help="cat: first record (the start)")
     add("--count", type=int, metavar="N", help="cat: at most so many records")
     add("--forget", metavar="CONSUMER", help="trim: forget this consumer first")
+    add("--idle-days", type=float, metavar="N", help="expire: silent for at least so long")
     add("--json", action="store_true", help="one JSON object, or with cat one a record")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Does the action; 1 if something is damaged or was lost. Raises LogError."""
-    actions = {"ls": _ls, "cat": _cat, "verify": _verify, "repair": _repair, "trim": _trim}
+    actions = {
+        "ls": _ls,
+        "cat": _cat,
+        "verify": _verify,
+        "repair": _repair,
+        "trim": _trim,
+        "expire": _expire,
+    }
     return actions[args.action](args)
 
 
@@ -99,6 +112,23 @@ def _trim(args: argparse.Namespace) -> int:
     return 0
 
 
+def _expire(args: argparse.Namespace) -> int:
+    from spark_eoc.buffer import LogWriter  # noqa: PLC0415  heavy
+
+    if args.idle_days is None:
+        raise ConfigError("expire needs --idle-days", next_step="say how long a producer is idle")
+    writer = LogWriter.open(args.path)
+    try:
+        before_us = int((time.time() - args.idle_days * 86_400) * 1_000_000)
+        expired = writer.expire_producers(before_us)
+        left = len(writer.producers)
+    finally:
+        writer.close()
+    facts = {"expired": expired, "left": left}
+    print(json.dumps(facts) if args.json else f"{expired} producers forgotten, {left} left")
+    return 0
+
+
 def _cat(args: argparse.Namespace) -> int:
     from spark_eoc.buffer import LogReader, read_slice  # noqa: PLC0415  heavy
 
@@ -140,6 +170,9 @@ def _table(report: LogReport) -> Iterator[str]:
     yield f"epoch    {report.epoch}"
     for name, position in report.consumers.items():
         yield f"consumer {name}: committed {position.committed}, planned {position.handed_out}"
+    for name, state in report.producers.items():
+        seen = datetime.fromtimestamp(state.last_time_us / 1e6, timezone.utc)
+        yield f"producer {name}: sent {state.last_sequence}, last {seen:%Y-%m-%d %H:%M:%S}Z"
     yield f"{'segment':>20} {'records':>12} {'bytes':>12} {'frames':>8}  epochs  created"
     for segment in report.segments:
         created = datetime.fromtimestamp(segment.created_us / 1e6, timezone.utc)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from spark_eoc.buffer import ConsumerPosition, LineBlock, LogWriter
+from spark_eoc.buffer import ConsumerPosition, LineBlock, LogWriter, Run
 from spark_eoc.cli.command import main
 
 
@@ -88,3 +89,20 @@ def test_a_buffer_that_is_in_use_is_not_trimmed(log: Path, capsys: pytest.Captur
     assert main(["buffer", "trim", str(log)]) == 1
     assert "LogLockedError" in capsys.readouterr().err
     writer.close()
+
+
+def test_expire_forgets_idle_producers(log: Path, capsys: pytest.CaptureFixture[str]):
+    """Only when asked, and only those that are idle."""
+    writer = LogWriter.open(log)
+    writer.append(LineBlock.from_lines([b"x"], [Run(b"old", 1, 7)]), receive_time_us=0)
+    now_us = int(time.time() * 1_000_000)
+    writer.append(LineBlock.from_lines([b"y"], [Run(b"new", 1, 1)]), receive_time_us=now_us)
+    writer.close()
+    assert main(["buffer", "ls", str(log)]) == 0
+    assert "producer old: sent 7" in capsys.readouterr().out
+    assert main(["buffer", "expire", str(log)]) == 1
+    assert "--idle-days" in capsys.readouterr().err
+    assert main(["buffer", "expire", str(log), "--idle-days", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"expired": 1, "left": 1}
+    assert main(["buffer", "ls", str(log), "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["producers"]) == ["new"]
