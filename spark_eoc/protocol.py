@@ -3,15 +3,18 @@
 Text lines over one TCP connection (or TLS), all ending in ``\\n``. Any language speaks it in 30
 lines::
 
-    producer                                          receiver
-    EOC/1 producer=NAME [first=N] [token=T]   ─────>
-                                              <─────  OK LAST BUFFER LIMIT
-    line N, line N+1, ...                     ─────>
-                                              <─────  ACK S          (again and again)
-                                              <─────  ERR CODE TEXT  (then it closes)
+    producer                                                     receiver
+    EOC/1 producer=NAME [first=N] [session=ID.K] [token=T]   ──>
+                                                             <──  OK LAST BUFFER LIMIT
+    line N, line N+1, ...                                    ──>
+                                                             <──  ACK S          (many times)
+                                                             <──  ERR CODE TEXT  (and closes)
 
 **Hello.** NAME is 1 to 128 of the characters ``A-Z a-z 0-9 . _ : @ / + -``; it names the
-producer for as long as the buffer lives. T is the receiver's shared secret, where it has one. A
+producer for as long as the buffer lives. T is the receiver's shared secret, where it has one. Of
+two connections with one name the later hello wins, and the other is told ``ERR fenced``. So that
+a connection given up long ago can't win by arriving late, a process that reconnects may make up
+an ID (1 to 32 letters and digits) and count its connections in K: of one ID, the higher K wins. A
 first line that does not begin with ``EOC/``, digits, `` producer=`` is no hello: that connection
 is plain, nothing is answered, and its first line is data like the rest. One that begins so and is
 malformed is answered ``ERR hello`` and nothing of the connection is stored. A connection that
@@ -45,7 +48,7 @@ hello with the same name, and took over).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_eoc.errors import ConfigError, ProtocolError
 
@@ -57,7 +60,8 @@ TEMPORARY = frozenset({"busy", "memory", "idle", "stopping", "log"})
 
 _LIKE_HELLO = re.compile(rb"EOC/[0-9]+ producer=")
 _HELLO = re.compile(
-    rb"EOC/1 producer=([A-Za-z0-9._:@/+-]{1,128})(?: first=([0-9]{1,18}))?(?: token=([!-~]+))?\r?"
+    rb"EOC/1 producer=([A-Za-z0-9._:@/+-]{1,128})(?: first=([0-9]{1,18}))?"
+    rb"(?: session=([A-Za-z0-9]{1,32})\.([0-9]{1,18}))?(?: token=([!-~]+))?\r?"
 )
 _NAME = re.compile(r"[A-Za-z0-9._:@/+-]{1,128}")
 _TOKEN = re.compile(r"[!-~]{1,512}")
@@ -65,17 +69,24 @@ _TOKEN = re.compile(r"[!-~]{1,512}")
 
 @dataclass(frozen=True)
 class Hello:
-    """A producer's first line; ``first`` None means: from the last durable line on."""
+    """A producer's first line; ``first`` None means: from the last durable line on.
+
+    ``attempt`` counts the connections of one ``session``; without session it means nothing.
+    """
 
     producer: bytes
     first: int | None = None
-    token: bytes | None = None
+    token: bytes | None = field(default=None, repr=False)
+    session: bytes | None = None
+    attempt: int = 0
 
     def encode(self) -> bytes:
         """The line, with its newline."""
         line = b"EOC/1 producer=" + self.producer
         if self.first is not None:
             line += b" first=%d" % self.first
+        if self.session is not None:
+            line += b" session=%s.%d" % (self.session, self.attempt)
         if self.token is not None:
             line += b" token=" + self.token
         return line + b"\n"
@@ -117,6 +128,13 @@ class Refusal:
         return f"ERR {self.code} {' '.join(self.text.split())}\n".encode("utf-8", "replace")
 
 
+def is_late(hello: Hello, other: Hello) -> bool:
+    """Whether ``hello`` is of a connection that its process gave up before it said ``other``."""
+    return hello.session is not None and (
+        hello.session == other.session and hello.attempt < other.attempt
+    )
+
+
 def may_become_hello(start: bytes) -> bool:
     """Whether a first line that begins with ``start`` (no newline yet) can still be a hello."""
     if means_hello(start):
@@ -148,13 +166,13 @@ def parse_hello(line: bytes) -> Hello | None:
     if match is None:
         raise ProtocolError(
             "malformed hello",
-            next_step="send: EOC/1 producer=NAME [first=N] [token=T]",
+            next_step="send: EOC/1 producer=NAME [first=N] [session=ID.K] [token=T]",
             code="hello",
         )
-    producer, first, token = match.groups()
+    producer, first, session, attempt, token = match.groups()
     if first is not None and int(first) == 0:
         raise ProtocolError("first=0: numbers start at 1", code="hello")
-    return Hello(producer, int(first) if first else None, token)
+    return Hello(producer, int(first) if first else None, token, session, int(attempt or 0))
 
 
 def parse_reply(line: bytes) -> Ok | Ack | Refusal:

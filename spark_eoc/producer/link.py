@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import selectors
 import socket
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from spark_eoc.backoff import Backoff
 from spark_eoc.errors import (
@@ -43,7 +45,7 @@ class Link:
         stall_timeout_s: float,
     ) -> None:
         self._address = address
-        self._hello = hello
+        self._hello = replace(hello, session=secrets.token_hex(8).encode())
         self._context = context
         self._on_acknowledged = on_acknowledged
         self._connect_timeout = connect_timeout_s
@@ -91,6 +93,7 @@ class Link:
 
     def _once(self, window: Window) -> None:
         """One connection from its beginning to its end; only what is final is raised."""
+        self._hello = replace(self._hello, attempt=self._hello.attempt + 1)
         try:
             with self._connect() as sock:
                 Session(sock, window, self._wake, self._stall, self._told_all(window)).run(

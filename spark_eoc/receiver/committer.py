@@ -95,11 +95,19 @@ class Committer:
             if not chunks:
                 self.waiting_for_room = False
                 return []
-            if self._writer.room(frame_bytes(chunks)):
+            if self._has_room(frame_bytes(chunks)):
                 self.waiting_for_room = False
                 return self._inbox.take(limit)
         self._no_room("the buffer is full until a consumer commits")
         return []
+
+    def _has_room(self, nbytes: int) -> bool:
+        try:
+            return self._writer.room(nbytes)
+        except LogFullError as error:
+            # It would have begun a new segment, but the disk is full.
+            self._no_room(str(error))
+            return False
 
     def _commit(self, chunks: list[Chunk]) -> None:
         block = to_block(chunks)

@@ -65,7 +65,7 @@ class Connection:
         self._options = options
         self._framer = LineFramer(options.max_line_bytes, options.on_oversize_line)
         self._start = bytearray()
-        self._hello: Hello | None = None
+        self.hello: Hello | None = None
         self._backlog = b""
         self._durable = 0
         self._next = 1
@@ -88,6 +88,24 @@ class Connection:
             return self.acknowledged >= self._next - 1
         return self.state in (State.NEW, State.PLAIN)
 
+    def late(self, now: float) -> bool:
+        """Whether its time is up; then ``refusal`` says why, if it is to be told."""
+        idle = self._options.idle_timeout_ms / 1000
+        if self.deadline is not None and now >= self.deadline:
+            if self.half_hello:
+                self.refuse("hello", "the first line did not end in time")
+            return True
+        if idle and self.quiet and now - self.active > idle:
+            self.refuse("idle", f"nothing came for {idle:g} s")
+            return True
+        return False
+
+    def excuse(self, now: float) -> None:
+        """It is us who keep it waiting: its time begins anew."""
+        self.active = now
+        if self.deadline is not None:
+            self.deadline = now + self._options.hello_timeout_ms / 1000
+
     @property
     def half_hello(self) -> bool:
         """Whether a first line has begun and isn't complete."""
@@ -103,7 +121,7 @@ class Connection:
         if self.state is State.NEW:
             self._start += data
             data = self._begin()
-            if self._hello is not None:
+            if self.hello is not None:
                 self._backlog = data
                 return None
         if self.state not in (State.PLAIN, State.PRODUCER) or not data:
@@ -113,8 +131,8 @@ class Connection:
     def answered(self, last: int, buffer_id: str) -> Received | None:
         """The log says which line was this producer's last durable one."""
         first = last + 1
-        if self._hello is not None and self._hello.first is not None:
-            first = self._hello.first
+        if self.hello is not None and self.hello.first is not None:
+            first = self.hello.first
         if first > last + 1 and not last:
             self.refuse("expired", f"first={first} but this buffer holds no line of this producer")
             return None
@@ -173,17 +191,17 @@ class Connection:
             return b""
         self._start.clear()
         try:
-            self._hello = parse_hello(line)
+            self.hello = parse_hello(line)
         except ProtocolError as error:
             self.refuse(str(error.facts["code"]), str(error))
             return b""
-        if self._hello is None:
+        if self.hello is None:
             self._plain()
             return start
-        if not self._trusted(self._hello.token):
+        if not self._trusted(self.hello.token):
             self.refuse("token", "wrong or missing token")
             return b""
-        self.producer = self._hello.producer
+        self.producer = self.hello.producer
         self.state = State.WAITING
         return rest
 

@@ -12,14 +12,14 @@ from functools import partial
 
 from spark_eoc.errors import RecordTooLargeError
 from spark_eoc.failpoints import hit
-from spark_eoc.protocol import Refusal
+from spark_eoc.protocol import Refusal, is_late
 from spark_eoc.receiver.connection import Connection, Received, State
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import split_whole
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.reports import Answered, Durable
-from spark_eoc.receiver.sockets import adopt, hang_up, read_some, shake_hands, write_some
+from spark_eoc.receiver.sockets import adopt, hang_up, has_ended, read_some, shake_hands, write_some
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +148,9 @@ class Peers:
     def _greet(self, connection: Connection) -> None:
         """A hello is complete: the newer connection wins; nothing is read until it is answered."""
         older = self._producers.get(connection.producer)
+        if _given_up(connection, older):
+            self._drop(connection)
+            return
         if older is not None:
             older.refuse("fenced", "a newer connection gave the same producer name")
             self._refuse(older)
@@ -278,13 +281,6 @@ class Peers:
         if self._producers.get(connection.producer) is connection:
             del self._producers[connection.producer]
 
-    def _too_late(self, connection: Connection) -> None:
-        if connection.half_hello:
-            connection.refuse("hello", "the first line did not end in time")
-            self._refuse(connection)
-        else:
-            self._drop(connection)
-
     def _weigh(self, connection: Connection) -> None:
         """Unfinished lines can't be waited for without end: the largest has to go."""
         self._counts.unfinished_bytes += connection.held - connection.weighed
@@ -300,19 +296,18 @@ class Peers:
     def pass_time(self, now: float, reading: bool, longest_s: float) -> float:
         """Lets go of those whose time is up; returns the seconds until it must be called again.
 
-        While nothing is read nobody is late but who was refused: it is us who keep them waiting.
+        While nothing is read nobody is late but who was refused.
         """
-        idle = self._options.idle_timeout_ms / 1000
         for connection in list(self.connections):
-            if not reading and connection.state is not State.DRAINING:
-                connection.active = now
-                if connection.deadline is not None:
-                    connection.deadline = now + self._options.hello_timeout_ms / 1000
-            elif connection.deadline is not None and now >= connection.deadline:
-                self._too_late(connection)
-            elif idle and connection.quiet and now - connection.active > idle:
-                connection.refuse("idle", f"nothing came for {idle:g} s")
-                self._refuse(connection)
+            draining = connection.state is State.DRAINING
+            if not reading and not draining:
+                connection.excuse(now)
+            elif connection.late(now):
+                if draining or connection.refusal is None:
+                    self._drop(connection)
+                else:
+                    self._refuse(connection)
+        idle = self._options.idle_timeout_ms / 1000
         hello = self._options.hello_timeout_ms / 1000
         return min(longest_s, hello / 2, idle / 2 or longest_s)
 
@@ -330,3 +325,16 @@ class Peers:
                 self._counts.dropped_unfinished += 1
             self._drop(connection)
         self.reads.close()
+
+
+def _given_up(connection: Connection, older: Connection | None) -> bool:
+    """Whether a hello is of a connection that its process has left long ago.
+
+    After a pause of ours several may be read at once, in any order: such a one must not fence the
+    connection that took its place.
+    """
+    if older is None or older.hello is None or connection.hello is None:
+        return False
+    return is_late(connection.hello, older.hello) or (
+        not connection.held and has_ended(connection.sock)
+    )

@@ -25,6 +25,18 @@ def read_some(sock: socket.socket) -> bytes | None:
     return b"".join(parts)
 
 
+def has_ended(sock: socket.socket) -> bool:
+    """Whether the peer has closed and nothing that it sent is left to read. TLS: unknown, False."""
+    if isinstance(sock, ssl.SSLSocket):
+        return False
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def write_some(sock: socket.socket, data: bytearray) -> bool:
     """Sends from the front of ``data`` and deletes what was sent; True if nothing is left."""
     try:

@@ -182,6 +182,13 @@ def test_a_full_disk_is_waited_for(bench, dial):
 
     class FullDisk(Wrapped):
         full = True
+        begins_segment = False
+
+        def room(self, nbytes):
+            if self.full and self.begins_segment:
+                raise LogFullError("no space is left for a new segment")
+            self.begins_segment = True
+            return True
 
         def append(self, block, *, receive_time_us):
             if self.full:

@@ -12,6 +12,7 @@ from spark_eoc.protocol import (
     Refusal,
     check_name,
     check_token,
+    is_late,
     may_become_hello,
     parse_hello,
     parse_reply,
@@ -21,6 +22,8 @@ HELLOS = [
     Hello(b"p"),
     Hello(b"host-1/app:7@x.y+z_", first=12),
     Hello(b"p", token=b"s3cret!~"),
+    Hello(b"p", session=b"a1B2", attempt=3),
+    Hello(b"p", first=1, session=b"x" * 32, attempt=10**17, token=b"t"),
     Hello(b"p" * 128, first=10**17, token=b"t" * 512),
 ]
 
@@ -65,6 +68,9 @@ def test_a_first_line_that_merely_resembles_a_hello_is_data(line):
         (b"EOC/1 producer=x first=", "hello"),
         (b"EOC/1 producer=x first=-1", "hello"),
         (b"EOC/1 producer=x first=0", "hello"),
+        (b"EOC/1 producer=x session=a", "hello"),
+        (b"EOC/1 producer=x session=a.b", "hello"),
+        (b"EOC/1 producer=x session=.1", "hello"),
         (b"EOC/1 producer=x first=1 first=2", "hello"),
         (b"EOC/1 producer=x token=a b", "hello"),
         (b"EOC/1 producer=" + b"x" * 129, "hello"),
@@ -76,6 +82,15 @@ def test_a_malformed_hello_is_an_error_with_its_code(line, code):
     with pytest.raises(ProtocolError) as caught:
         parse_hello(line)
     assert caught.value.facts["code"] == code
+
+
+def test_a_hello_that_was_given_up_is_known_as_late():
+    """Of one session the higher attempt wins; of two sessions whoever comes later."""
+    one, two = Hello(b"p", session=b"a", attempt=1), Hello(b"p", session=b"a", attempt=2)
+    assert is_late(one, two)
+    assert not is_late(two, one)
+    assert not is_late(one, Hello(b"p", session=b"b", attempt=2))
+    assert not is_late(Hello(b"p"), Hello(b"p"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_eoc.errors import UnacknowledgedError
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT
 from spark_eoc.producer import LineProducer
 from spark_eoc.testing.ports import free_port
@@ -55,6 +57,9 @@ class Daemon:
     def kill(self) -> None:
         self._process.kill()
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def __enter__(self) -> Daemon:
         return self
 
@@ -90,6 +95,27 @@ def test_a_kill_at_each_step_loses_and_doubles_nothing(tmp_path, point):
                     producer.flush(60)
         assert daemon.deaths == 1, "the failpoint was not reached"
     assert stored(tmp_path / "buffer") == lines
+
+
+def test_a_receiver_that_was_stopped_fences_nobody_when_it_goes_on(tmp_path, monkeypatch):
+    """SIGSTOP: the producer gives up several connections, all of which wait when it continues."""
+    monkeypatch.setattr("spark_eoc.producer.link.ANSWER_TIMEOUT_S", 0.1)
+    with (
+        Daemon(tmp_path / "buffer") as daemon,
+        LineProducer("127.0.0.1", daemon.port, "p", stall_timeout_s=0.2) as producer,
+    ):
+        for number in range(3):
+            producer.send(b"%d a" % number)
+            producer.flush(20)
+            daemon.signal(signal.SIGSTOP)
+            producer.send(b"%d b" % number)
+            with pytest.raises(UnacknowledgedError):
+                producer.flush(1.5)
+            daemon.signal(signal.SIGCONT)
+            producer.flush(20)
+    assert stored(tmp_path / "buffer") == [
+        b"%d %s" % (number, half) for number in range(3) for half in (b"a", b"b")
+    ]
 
 
 def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, eoc_seed):

@@ -175,6 +175,27 @@ def test_the_newer_connection_of_a_name_wins(bench):
     assert bench.lines() == [b"1", b"2"]
 
 
+def test_a_connection_given_up_long_ago_does_not_win_by_arriving_late(bench):
+    """Its process has a newer one already; or it is gone. The living one goes on."""
+    receiver = bench.receive()
+    with Talker(receiver.port) as live, Talker(receiver.port) as late:
+        live.hello(more=" session=a.2")
+        assert late.say(b"EOC/1 producer=p session=a.1\n").hear() == b""
+        gone = socket.create_connection(("127.0.0.1", receiver.port), 10)
+        gone.sendall(b"EOC/1 producer=p session=z.1")
+        # The end of the hello and the end of the stream are read together.
+        gone.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        gone.sendall(b"\n")
+        gone.close()
+        until(lambda: receiver.stats().connections == 1, 10, "both are dropped")
+        live.say(b"1\n").hear_ack(1)
+    with Talker(receiver.port) as first, Talker(receiver.port) as second:
+        first.hello(more=" session=a.3")
+        assert second.hello(more=" session=a.4") == 1
+        second.say(b"2\n").hear_ack(2)
+    assert bench.lines() == [b"1", b"2"]
+
+
 def test_lines_of_a_fenced_connection_leave_neither_gap_nor_double(bench, monkeypatch):
     """They wait for room when the newer says hello, which is answered at once; then there is
     room: stored is what the newer sent, once."""
