@@ -25,7 +25,7 @@ repair  makes a damaged buffer fit to be opened: keeps all that can be read, cop
 trim    deletes what every consumer has committed, now, whatever the retention; with --forget
         a consumer that is gone for good holds nothing back any more; needs the writer stopped
 expire  forgets the sequence numbers of producers that sent nothing for --idle-days; one that
-        comes back counts as new, so what it then sends again is doubled; writer stopped"""
+        comes back and goes on with its old numbers is refused; needs the writer stopped"""
 
 ACTIONS = ("ls", "cat", "verify", "repair", "trim", "expire")
 
