@@ -12,12 +12,10 @@ What it says next comes from its arguments and the log. The one exception is ``_
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from spark_eoc.buffer.slices import Slice
 from spark_eoc.failpoints import hit
@@ -32,7 +30,7 @@ from spark_eoc.source.offsets import (
     is_initial,
 )
 from spark_eoc.source.options import SourceOptions
-from spark_eoc.source.reading import read_records
+from spark_eoc.source.reading import TaskReader
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -54,7 +52,7 @@ class _Begin:
     is_first: bool
 
 
-class ReplayableSocketReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ReplayableSocketReader(TaskReader, SupportsTriggerAvailableNow):
     """Plans batches of the log by offsets that Spark stores, and reads them in tasks.
 
     A batch is the half-open range of records ``[start, end)``, and is split as its end offset
@@ -62,7 +60,7 @@ class ReplayableSocketReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._attachment: Attachment | None = None
         self._located: list[tuple[Encoded, int]] = []
         self._reported: tuple[int, Encoded] | None = None
@@ -160,12 +158,13 @@ class ReplayableSocketReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         limit: ReadLimit = since_4_2(kind)(**arguments)
         return limit
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one slice as Arrow batches, in a task; all of them, or an error."""
-        return read_records(Slice(*partition.value), self._options)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Spark pickles a reader for its tasks only. A subclass travels whole, for its own `read`.
+        if type(self) is ReplayableSocketReader:
+            return TaskReader, (self._options,)
+        return super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task needs the options only; locks and sockets stay where they are.
         return {"_options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -10,6 +11,7 @@ from pyspark.sql.types import StructType
 from spark_eoc.errors import ConfigError
 from spark_eoc.source.options import SourceOptions, parse_options
 from spark_eoc.source.reader import ReplayableSocketReader
+from spark_eoc.source.reading import FORMAT_NAME, TaskSource
 
 
 class ReplayableSocketSource(DataSource):
@@ -27,10 +29,11 @@ class ReplayableSocketSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         """Checks every option; raises ConfigError. Neither connects nor locks."""
         self.source_options: SourceOptions = parse_options(options)
+        self._is_planned = False
 
     @classmethod
     def name(cls) -> str:
-        return "replayable_socket"
+        return FORMAT_NAME
 
     def schema(self) -> str:
         """The columns as DDL, all nullable, as those of Spark's own socket source are."""
@@ -47,7 +50,14 @@ class ReplayableSocketSource(DataSource):
                 next_step="leave out .schema(...), and use includeTimestamp, includeOffset and "
                 "encodingErrors=binary to choose columns",
             )
+        self._is_planned = True
         return ReplayableSocketReader(self.source_options)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Once the reader is made, Spark pickles the source only beside it, for its tasks.
+        if self._is_planned and type(self) is ReplayableSocketSource:
+            return TaskSource, ()
+        return super().__reduce_ex__(protocol)
 
 
 def columns_of(options: SourceOptions) -> str:
