@@ -67,7 +67,7 @@ class BarePass:
     sink: RedisSink
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = read_rows(batches)
+        rows = read_rows(batches, ["user_id", "name", "visits"])
         if rows is not None:
             partition = TaskContext.get().partitionId()
             unit = Unit("bare", partition, 0, 1, "", Fingerprint(len(rows)))

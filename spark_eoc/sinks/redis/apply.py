@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import redis
 from redis.exceptions import RedisError
 
@@ -21,7 +19,6 @@ from spark_eoc.sinks.entries import (
     UnitEntry,
 )
 from spark_eoc.sinks.ledger import decide_after_error, fenced, mismatch
-from spark_eoc.sinks.redis.cut import Cutter
 from spark_eoc.sinks.redis.keys import (
     COMPLETE,
     HALF,
@@ -32,12 +29,11 @@ from spark_eoc.sinks.redis.keys import (
     unit_text,
 )
 from spark_eoc.sinks.redis.lua_chunk import chunk_script
-from spark_eoc.sinks.redis.operations import operations
 from spark_eoc.sinks.redis.refusal import RowRefusedError
-from spark_eoc.sinks.redis.resp import bulk, bulks
+from spark_eoc.sinks.redis.resp import bulk
 from spark_eoc.sinks.redis.server import PassingError, Patience, Script, text
 from spark_eoc.sinks.redis.target import Target
-from spark_eoc.sinks.redis.text import text_column
+from spark_eoc.sinks.redis.window import Window, refuse_bad_rows
 from spark_eoc.sinks.rows import Rows
 
 _SHOWN_KEY_BYTES = 100
@@ -55,22 +51,17 @@ class UnitWriter:
         self._keys, self._unit, self._rows = keys, unit, rows
         self._patience: Patience | None = None
         self._done = Fingerprint()
-        self._start = 0
         self._expected = ""
+        self._window: Window | None = None
+        self._start = 0
         self._wrote = False
 
     def apply(self) -> Outcome:
         """The outcome as data; what went wrong for good is a Refused, too."""
         try:
-            self._operations = operations(self._command, self._target.ledger, self._rows)
+            refuse_bad_rows(self._target, self._rows)
         except RowRefusedError as error:
             return self._bad_row(error.row, error.column, error.reason)
-        self._cutter = Cutter.of(
-            self._operations.keys,
-            self._operations.sizes(),
-            self._target.chunk_rows,
-            len(self._operations.columns) + 2,
-        )
         while True:
             try:
                 with self._target.address.connect() as client:
@@ -105,26 +96,34 @@ class UnitWriter:
         return chunk_script(self._command.name, self._command.on_null)
 
     def _chunk(self, script: Script) -> Outcome | None:
-        """Sends the chunk at ``_start``; None if more are to come."""
-        end = self._cutter.end(self._start)
-        first, last = (self._operations.rows_before(o) for o in (self._start, end))
-        after = self._done + self._rows.slice(first, last).fingerprint()
-        complete = end == len(self._operations)
-        entry = unit_text(self._unit.batch_id, after, COMPLETE if complete else PARTIAL)
+        """Sends the next chunk; None if more are to come."""
         try:
-            parts, count = self._arguments(end, entry)
+            window = self._next_window()
         except RowRefusedError as error:
-            return self._bad_row(first + error.row, error.column, error.reason)
-        answer, *facts = script.run(count, parts)
+            return self._bad_row(error.row, error.column, error.reason)
+        end = window.cutter.end(self._start)
+        chunk = self._rows.slice(self._done.rows, window.row(end))
+        after = self._done + chunk.fingerprint()
+        complete = after.rows == len(self._rows)
+        entry = unit_text(self._unit.batch_id, after, COMPLETE if complete else PARTIAL)
+        answer, *facts = script.run(*self._arguments(window, end, entry))
         if answer != b"OK":
             return self._answered(text(answer), facts)
         self._start, self._done, self._expected, self._wrote = end, after, entry, True
         self._patience = None  # the budget is for standing still, not for a long unit
+        self._rows.release()
         hit("redis.after_chunk")
         if not complete:
             return None
         hit("redis.after_unit")
         return Applied()
+
+    def _next_window(self) -> Window:
+        if self._window is None or self._start == len(self._window):
+            self._window = None
+            self._window = Window.at(self._target, self._rows, self._done.rows)
+            self._start = 0
+        return self._window
 
     def _answered(self, answer: str, facts: list[Any]) -> Outcome | None:
         if answer == "MOVED":
@@ -137,8 +136,7 @@ class UnitWriter:
             entry, problem = map(text, facts)
             return _refused(half_applied(self._unit.partition, entry, problem))
         if answer == "BAD":
-            operation = self._start + int(facts[0]) - 1
-            row = self._operations.rows_before(operation)
+            row = self._next_window().row(self._start + int(facts[0]) - 1)
             return self._bad_row(row, None, text(facts[1]))
         raise PassingError(text(facts[0]))
 
@@ -156,7 +154,7 @@ class UnitWriter:
         except HalfAppliedError as error:
             return _refused(error)
         if entry is None or entry.batch_id < self._unit.batch_id:
-            self._start, self._done, self._expected = 0, Fingerprint(), ""
+            self._window, self._done, self._expected = None, Fingerprint(), ""
             return None
         if entry.complete or entry.batch_id > self._unit.batch_id:
             outcome = decide_after_error(entry, self._unit)
@@ -164,40 +162,28 @@ class UnitWriter:
         return self._go_on(entry, entry_text)
 
     def _go_on(self, entry: UnitEntry, entry_text: str) -> Outcome | None:
-        operation = self._operations.operation_after(entry.rows_done)
-        if (
-            operation is None
-            or operation >= len(self._operations)
-            or self._rows.slice(0, entry.rows_done).fingerprint() != entry.fingerprint
-        ):
+        done = entry.rows_done
+        if done >= len(self._rows) or self._rows.slice(0, done).fingerprint() != entry.fingerprint:
             return mismatch(self._unit, entry)
-        self._start, self._done, self._expected = operation, entry.fingerprint, entry_text
+        self._window, self._done, self._expected = None, entry.fingerprint, entry_text
         return None
 
-    def _arguments(self, end: int, entry: str) -> tuple[list[bytes | memoryview], int]:
-        """The script's keys and arguments for operations ``[_start, end)``, and their number."""
-        unit, ops, start = self._unit, self._operations, self._start
-        n, names = end - start, [name.encode() for name in ops.names]
-        head = [unit.token, unit.batch_id, unit.partition, self._expected, self._half(), entry, n]
-        head += [len(names), self._ttl()]
-        masks, columns = [], list[memoryview]()
-        for column in ops.columns:
-            values = text_column(column.slice(start, n))
-            masks.append(_null_mask(values))
-            columns.append(bulks(values.fill_null(b"") if values.null_count else values))
-        ttl = [] if ops.ttl is None else [bulks(text_column(ops.ttl.slice(start, n)))]
-        parts: list[bytes | memoryview] = [
+    def _arguments(
+        self, window: Window, end: int, entry: str
+    ) -> tuple[int, list[bytes | memoryview]]:
+        """How many keys and arguments the script gets for ``[_start, end)``, and these."""
+        unit, start = self._unit, self._start
+        n, names = end - start, window.operations.names
+        half = unit_text(unit.batch_id, self._done, HALF)
+        head = [unit.token, unit.batch_id, unit.partition, self._expected, half, entry]
+        head += [n, len(names), self._ttl()]
+        parts = [
             bulk(b"%d" % (n + 2), self._keys.control.encode(), self._keys.units.encode()),
-            bulks(ops.keys.slice(start, n)),
-            bulk(*(str(value).encode() for value in head), *names, *masks),
-            *columns,
-            *ttl,
+            window.keys(start, end),
+            bulk(*(str(value).encode() for value in head)),
+            *window.values(start, end),
         ]
-        count = 1 + 2 + n + len(head) + 2 * len(names) + n * (len(columns) + len(ttl))
-        return parts, count
-
-    def _half(self) -> str:
-        return unit_text(self._unit.batch_id, self._done, HALF)
+        return 3 + n + len(head) + window.value_count(start, end), parts
 
     def _ttl(self) -> str:
         ttl = self._command.ttl
@@ -227,14 +213,6 @@ class UnitWriter:
             f"the partition's first {self._done.rows} rows; nothing of the chunk with this row",
             "mend the row in the query (filter or coalesce it) or the key in Redis, then restart",
         )
-
-
-def _null_mask(values: pa.Array) -> bytes:
-    """ "" if nothing is NULL, else one "0" or "1" a value."""
-    if not values.null_count:
-        return b""
-    flags = pc.is_null(values).cast(pa.uint8())
-    return bytes(memoryview(pc.add(flags, pa.scalar(48, pa.uint8())).buffers()[1])[: len(values)])
 
 
 def _refused(error: HalfAppliedError | SinkUnavailableError) -> Refused:

@@ -7,8 +7,7 @@ nothing and no counter is ever added to twice in a chunk.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from spark_eoc.sinks.redis.commands import LONGEST_TTL, Command
 from spark_eoc.sinks.redis.refusal import RowRefusedError, first_true
 from spark_eoc.sinks.redis.text import text_column
-from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, read_rows
 
 #: Both a counter and what is added to it stay below this, so that no sum leaves 64 bits.
 COUNTER_LIMIT = 1 << 62
@@ -29,6 +28,7 @@ _LARGEST_DOUBLE = 1e300
 _LONGEST_VALUE = 512 * 1024 * 1024
 #: Assumed length of a number or a time as text, for cutting chunks.
 _SHORT = 24
+_PIECE_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,6 @@ class Operations:
             return operation
         return int(self.row_ends[operation - 1])
 
-    def operation_after(self, rows: int) -> int | None:
-        """The operation that begins where ``rows`` rows are done; None if none begins there."""
-        if self.row_ends is None:
-            return rows if rows <= len(self) else None
-        if rows == 0:
-            return 0
-        at = bisect_left(self.row_ends, rows)
-        return at + 1 if at < len(self) and self.row_ends[at] == rows else None
-
     def sizes(self) -> pa.Array:
         """Bytes of each operation, roughly; exact where values are text."""
         sizes = pc.binary_length(self.keys).cast(pa.int64())
@@ -79,28 +70,53 @@ def arrange(command: Command, rows: Rows) -> Rows:
     """
     keys = command.key.render(rows.table)
     if command.kind.ordered and not command.kind.adds:
-        return rows.take(pc.sort_indices(keys))
+        return _in_order(rows, pc.sort_indices(keys))
     by = {"key": keys, "hash": rows.hashes}
     if command.member is not None:
         by = {"key": keys, "member": text_column(rows.table[command.member]), "hash": rows.hashes}
     order = pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
-    return rows.take(order)
+    return _in_order(rows, order)
 
 
-def operations(command: Command, ledger_prefix: str, rows: Rows) -> Operations:
-    """Raises RowRefusedError if one row can't be written; its number counts in ``rows``."""
+def _in_order(rows: Rows, order: pa.Array) -> Rows:
+    """A partition that was too large for memory stays in a file, also in its new order."""
+    if rows.table.nbytes <= SPILL_BYTES:
+        return rows.take(order)
+    arranged = read_rows(_pieces(rows, order), rows.table.column_names)
+    return rows if arranged is None else arranged
+
+
+def _pieces(rows: Rows, order: pa.Array) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(order), _PIECE_ROWS):
+        piece = rows.take(order.slice(start, _PIECE_ROWS))
+        table = piece.table.append_column(HASH_COLUMN, piece.hashes)
+        yield from table.combine_chunks().to_batches()
+        rows.release()
+
+
+def refuse(command: Command, ledger_prefix: str, rows: Rows) -> None:
+    """Raises RowRefusedError for the first row found that can't be written, counted in ``rows``."""
     table = rows.table
     command.key.refuse_bad(table)
-    keys = command.key.render(table)
-    _refuse_ledger_keys(command, ledger_prefix, keys)
+    _refuse_ledger_keys(command, ledger_prefix, command.key.render(table))
     names = command.inputs(table.column_names)
-    ttl = table[command.ttl] if isinstance(command.ttl, str) else None
-    if ttl is not None:
-        _refuse_ttl(str(command.ttl), ttl)
+    if isinstance(command.ttl, str):
+        _refuse_ttl(command.ttl, table[command.ttl])
     for name in names:
         _refuse_value(command, name, table[name])
     if command.name == "xadd":
         _refuse_nothing(names, table)
+
+
+def operations(command: Command, rows: Rows) -> Operations:
+    """The operations of rows that :func:`refuse` has let pass, in their order.
+
+    Raises RowRefusedError if rows of one key add up to more than a counter can take.
+    """
+    table = rows.table
+    keys = command.key.render(table)
+    names = command.inputs(table.column_names)
+    ttl = table[command.ttl] if isinstance(command.ttl, str) else None
     if command.kind.adds or command.name == "del":
         return _summed(command, keys, {name: table[name] for name in names}, ttl)
     return Operations(keys, [table[name] for name in names], names, ttl)

@@ -19,6 +19,10 @@ class RowRefusedError(Exception):
         self.column = column
         self.reason = reason
 
+    def shifted(self, rows: int) -> RowRefusedError:
+        """The same, counted in a table that has ``rows`` rows more at its start."""
+        return RowRefusedError(self.row + rows, self.column, self.reason)
+
 
 def first_true(flags: pa.Array | pa.ChunkedArray) -> int:
     """The position of the first true, or -1; NULL counts as false."""

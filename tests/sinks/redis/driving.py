@@ -125,6 +125,12 @@ def stored(client: Any, prefix: str) -> dict[bytes, bytes]:
     return {key[len(start) :]: client.hget(key, "n") for key in client.scan_iter(f"{prefix}:*")}
 
 
+def added(run: Run) -> dict[bytes, bytes]:
+    """The counters that this run's sink adds to."""
+    with run.sink.target.address.connect() as client:
+        return stored(client, run.sink.target.command.key.prefix.rstrip(":"))
+
+
 def error_of(outcome: Any) -> str:
     assert isinstance(outcome, Refused), outcome
     return outcome.error

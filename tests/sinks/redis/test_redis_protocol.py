@@ -20,9 +20,11 @@ from spark_eoc.errors import (
 from spark_eoc.failpoints import FailpointError
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Refused
 from spark_eoc.sinks.ledger import Compare
+from spark_eoc.sinks.redis import window
 from tests.sinks.redis.broken import LedgerApartSink, PositionalSink, TokenlessSink
 from tests.sinks.redis.driving import (
     Run,
+    added,
     counters,
     error_of,
     fail_after_chunk,
@@ -35,14 +37,17 @@ from tests.sinks.redis.driving import (
 NewRun = Callable[..., Run]
 
 
+@pytest.mark.parametrize("window_rows", [3, 17, 200_000])
 @pytest.mark.parametrize("point", ["redis.before_chunk", "redis.after_chunk", "redis.after_unit"])
 def test_e7_a_failure_at_every_chunk(
-    new_run: NewRun, client: Any, prefix: str, monkeypatch: pytest.MonkeyPatch, point: str
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch, point: str, window_rows: int
 ) -> None:
     """E7: a task that dies before or after its k-th chunk, for every k, then runs again: once.
 
-    The rows come back in another order, as after a shuffle.
+    The rows come back in another order, as after a shuffle, and a partition is worked on in one
+    window, in some, or in windows smaller than a key.
     """
+    monkeypatch.setattr(window, "WINDOW_ROWS", window_rows)
     data, shuffled = counters(), random.Random(1)
     chunks = 1 if point == "redis.after_unit" else 6
     run = new_run("{k}", "hincrby", chunk_rows=2)
@@ -58,7 +63,7 @@ def test_e7_a_failure_at_every_chunk(
         again = {name: [values[i] for i in order] for name, values in data.items()}
         assert run.apply(again) in (Applied(), AlreadyApplied())
         run.close()
-        assert stored(client, prefix) == totals(data, batch + 1)
+        assert added(run) == totals(data, batch + 1)
 
 
 def test_a_batch_in_another_order_goes_on_only_because_chunks_follow_the_keys(
