@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 
 import spark_eoc
 from spark_eoc.buffer.block import LineBlock
@@ -110,6 +111,21 @@ def test_every_public_object_travels_and_runs(name, tmp_path, folder):
         "from pyspark.cloudpickle import dumps as pickle_dumps\n" + RUNS.get(name, "repr(thing)\n")
     )
     run_isolated(tmp_path, thing, code, folder)
+
+
+@pytest.mark.compat
+def test_a_task_gets_only_the_code_that_reads(tmp_path):
+    """It travels with every task: loading writer and receiver too was most of what a small
+    partition costs."""
+    travel_by_value()
+    source = spark_eoc.ReplayableSocketSource({"bufferPath": str(tmp_path)})
+    whole = cloudpickle.dumps(source)
+    reader = source.streamReader(StructType().add("value", "string"))
+    task = cloudpickle.dumps((reader, source))
+    assert len(task) < len(whole) / 3
+    for name in (b"LogWriter", b"Receiver", b"ConsumerPosition"):
+        assert name in whole
+        assert name not in task
 
 
 def modules():
