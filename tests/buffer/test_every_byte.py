@@ -114,9 +114,9 @@ def test_b3_every_bit_of_every_header_flipped_gives_a_prefix_or_an_error(
 ) -> None:
     """Case B3: a length read as negative, another offset, another epoch: nothing is believed."""
     segment = prepared(tmp_path / "log", published=published)
-    table, control, durable, *_, unsynced = [position for position, *_ in frames(segment)]
+    table, _, durable, *_, unsynced = [position for position, *_ in frames(segment)]
     fresh = copies(tmp_path / "log", scratch)
-    for head in (0, durable, unsynced) if published else (table, control, durable):
+    for head in (0, unsynced) if published else (table, durable):
         for bit in range(64 * 8):
             copy = next(fresh)
             flip(copy / segment.name, head + bit // 8, bit % 8)

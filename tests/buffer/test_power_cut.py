@@ -177,7 +177,7 @@ def test_the_power_goes_after_each_file_operation(tmp_path: Path, memory: Path) 
     """Every prefix of a writer's life, nothing, everything or anything of the rest on the disk."""
     operations = record(tmp_path)
     assert {entry[0] for entry in operations} >= {"create", "write", "sync", "unlink", "rename"}
-    for target, before, what in states(operations, memory, seeds=2):
+    for target, before, what in states(operations, memory, seeds=1):
         try:
             check(target / "log", before, BOOTS[1])
         except (AssertionError, LogError) as error:
@@ -187,7 +187,7 @@ def test_the_power_goes_after_each_file_operation(tmp_path: Path, memory: Path) 
 def test_the_power_goes_again_in_each_step_of_recovery(tmp_path: Path, memory: Path) -> None:
     """Recovery itself may be cut short anywhere, and the next one still finds everything."""
     operations = record(tmp_path)
-    for target, before, what in states(operations, memory, seeds=1, every=41):
+    for target, before, what in states(operations, memory, seeds=1, every=53):
         again = memory / "again"
         inner = record_recovery(target, again)
         for state, calls, cut in states(inner, memory / "inner", seeds=1):
