@@ -24,6 +24,7 @@ from spark_eoc.sinks.mysql.connection import (
     repeat,
     transaction,
 )
+from spark_eoc.sinks.mysql.create import create_statement
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
 from spark_eoc.sinks.mysql.render import Around, Fit, statements
 from spark_eoc.sinks.mysql.statement import Insert, check_merge
@@ -55,7 +56,8 @@ class MySQLSink(Sink):
     """Appends to, or upserts into, one InnoDB table. See :class:`Sink` for the promises.
 
     ``budget_s`` is how long errors that may pass are tried again, ``nan_as_null`` writes NaN and
-    infinity as NULL, ``allow`` names what is otherwise refused.
+    infinity as NULL, ``allow`` names what is otherwise refused, ``create_table`` makes the table
+    where there is none.
     """
 
     address: Address
@@ -67,6 +69,7 @@ class MySQLSink(Sink):
     allow: tuple[str, ...] = ()
     ledger: str = "spark_eoc"
     budget_s: float = 300.0
+    create_table: bool = False
 
     def __post_init__(self) -> None:
         self._sql = LedgerSql(self.ledger)
@@ -86,8 +89,12 @@ class MySQLSink(Sink):
 
     def _check(self, connection: Any, columns: Sequence[Column]) -> str:
         check_server(connection, self.allow)
-        database, _, table = self.table.rpartition(".")
-        shape = read_shape(connection, database or self.address.database, table)
+        named, _, table = self.table.rpartition(".")
+        database = named or self.address.database
+        if self.create_table:
+            server = flavour(connection)
+            connection.query(create_statement(server, database, table, columns, self.key))
+        shape = read_shape(connection, database, table)
         matched = check_table(shape, columns, self.key if self.upsert else None, self.allow)
         self._sql.create(connection)
         self._layout = Layout(

@@ -21,10 +21,11 @@ class MySQLWriter(Writer):
     the environment variable ``SPARK_EOC_MYSQL_PASSWORD``, and is shown nowhere. ``mode`` is
     ``append`` or ``upsert``; an upsert needs ``key``, the columns of a primary key or unique index,
     and may ``merge`` other columns by ``replace`` (default), ``add``, ``min``, ``max``, ``keep`` or
-    ``coalesce``. ``nan`` is ``error`` or ``null``. ``allow`` names what is refused otherwise:
-    ``galera``, ``tidb``, ``multi_primary``, ``unique_key:<index>``. ``ledger`` begins the names of
-    the ledger's tables. Errors that may pass, such as dead-locks or a server that restarts, are
-    tried again for ``retry_minutes``.
+    ``coalesce``. ``create_table`` makes a table where there is none. ``nan`` is ``error`` or
+    ``null``. ``allow`` names what is refused otherwise: ``galera``, ``tidb``, ``multi_primary``,
+    ``unique_key:<index>``. ``ledger`` begins the names of the ledger's tables. Errors
+    that may pass, such as dead-locks or a server that restarts, are tried again for
+    ``retry_minutes``.
 
     Not covered: non-transactional engines (refused), servers without one primary (refused), what
     triggers do outside the database.
@@ -58,10 +59,9 @@ class MySQLWriter(Writer):
         if isinstance(key, str) or isinstance(partition_by, str):
             raise ConfigError("key and partition_by are lists", next_step='write key=["column"]')
         _check_mode(mode, key, merge)
-        if delete_when is not None or create_table:
+        if delete_when is not None:
             raise ConfigError(
-                "delete_when and create_table are not built yet",
-                next_step="create the table, and leave both out",
+                "delete_when is not built yet", next_step="leave it out, and mark deleted rows"
             )
         if nan not in ("error", "null"):
             raise ConfigError(f"nan={nan!r} is not known", next_step="use error or null")
@@ -75,6 +75,7 @@ class MySQLWriter(Writer):
             allow=tuple(allow),
             ledger=ledger,
             budget_s=retry_minutes * 60,
+            create_table=create_table,
         )
         options = WriterOptions(
             writer_id=writer_id,

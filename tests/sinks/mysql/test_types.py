@@ -241,3 +241,26 @@ def test_a_batch_beyond_max_allowed_packet(mariadb: Database, spark: SparkSessio
         mariadb.query("SET GLOBAL max_allowed_packet=16777216")
     assert mariadb.query("SELECT COUNT(*), SUM(LENGTH(v)) FROM t") == [(50, 5_000_000)]
     query.call(writer, spark.range(1).selectExpr("1 AS id", "repeat('x', 2000000) v"), 1)
+
+
+@pytest.mark.parametrize("key", [[], ["st", "i"]])
+def test_a_created_table_keeps_every_type(
+    mariadb: Database, spark: SparkSession, key: list[str]
+) -> None:
+    """create_table makes it once; what is read back by Spark's rules is what was written, and
+    keys that differ by case or a trailing space are two rows."""
+    kept = {name: (e, v) for name, _, e, v in TYPES if name not in ("st", "b1", "tz")}
+    selects = [f"{e} AS {n}" for n, (e, _) in kept.items()]
+    selects.append("explode(array('k', 'K', 'k ')) AS st")
+    how: dict[str, Any] = {"mode": "upsert", "key": key} if key else {}
+    query, writer = Query(spark), MySQLWriter(mariadb.url(), "made", create_table=True, **how)
+    for batch_id in range(2):
+        query.call(writer, spark.range(1).selectExpr(*selects), batch_id)
+    names = ", ".join(kept)
+    rows = mariadb.query(f"SELECT {names} FROM made")
+    assert len(rows) == (3 if key else 6)
+    for row in rows:
+        for name, found in zip(kept, row, strict=True):
+            expected = kept[name][1]
+            value = json.loads(found) if isinstance(expected, (dict, list)) else found
+            assert value == expected, name
