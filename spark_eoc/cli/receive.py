@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -29,8 +31,10 @@ the buffer with format("replayable_socket") and the option bufferPath alone; it 
 killed while lines keep coming in.
 
 It prints one line that begins with "ready" when it takes lines, and then only what is wrong; with
---json one object a line: ready, health, stopped. The options have the names, values and defaults
-of the source's own. The shared secret of producers is read from the variable {TOKEN_VARIABLE}."""
+--json one object a line: ready, health, stopped. Started by systemd it says so there, too.
+
+The options have the names, values and defaults of the source's own. The shared secret of
+producers is read from the variable {TOKEN_VARIABLE}."""
 
 #: Flag, the source's option, and what it says; values are read by the source's own parser.
 FLAGS = (
@@ -90,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         receiver = start_receiver(writer, receiver_options(options))
         _ready(args, writer, receiver)
+        _notify("READY=1")
         _serve(args, writer, receiver, ended)
+        _notify("STOPPING=1")
         receiver.stop()
         _say(args, "stopped", _health(writer, receiver), f"stopped at {writer.end_offset}")
     finally:
@@ -155,6 +161,18 @@ def _health(writer: LogWriter, receiver: Receiver) -> dict[str, Any]:
 
 def _say(args: argparse.Namespace, event: str, facts: dict[str, Any], text: str) -> None:
     print(json.dumps({"event": event, **facts}) if args.json else text, flush=True)
+
+
+def _notify(state: str) -> None:
+    """Tells systemd (`Type=notify`), where it started us."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+        ):
+            sock.connect("\0" + address[1:] if address.startswith("@") else address)
+            sock.send(state.encode())
 
 
 def _verdict(error: BaseException | None) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,10 +18,13 @@ from pathlib import Path
 import pytest
 
 from spark_eoc.buffer import LogReader
+from spark_eoc.cli.command import build_parser
+from spark_eoc.cli.receive import source_options
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.wait import until
 from tests.receiver.conftest import stored
 
+UNIT = Path(__file__).parents[2] / "conf" / "spark-eoc-receive.service"
 CLI = [sys.executable, "-c", "import sys; from spark_eoc.cli import main; sys.exit(main())"]
 
 
@@ -115,6 +121,42 @@ def test_the_daemon_tells_its_health_and_ends_cleanly(tmp_path):
     stopped = json.loads(rest.splitlines()[-1])
     assert (stopped["event"], stopped["lines"], stopped["dropped_unfinished"]) == ("stopped", 1, 1)
     assert stored(path) == [b"plain"]
+
+
+def test_systemd_is_told_when_it_takes_lines_and_when_it_ends(tmp_path):
+    """`Type=notify`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "s"))
+        systemd.settimeout(20)
+        with receiving(tmp_path / "b", free_port(), NOTIFY_SOCKET=str(tmp_path / "s")) as daemon:
+            assert systemd.recv(100) == b"READY=1"
+            daemon.send_signal(signal.SIGINT)
+            assert systemd.recv(100) == b"STOPPING=1"
+            assert daemon.wait(20) == 0
+
+
+def test_the_unit_in_conf_starts_what_there_is(tmp_path):
+    """Its command line is one of ours, and systemd has no complaint."""
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str
+    unit.read(UNIT)
+    service = unit["Service"]
+    assert (service["Type"], service["KillSignal"]) == ("notify", "SIGTERM")
+    program, *args = shlex.split(service["ExecStart"])
+    parsed = build_parser().parse_args(args)
+    assert source_options(parsed).listen == ("127.0.0.1", 9999)
+    if shutil.which("systemd-analyze"):
+        # The program of the example isn't installed here, nor is its user.
+        copy = tmp_path / UNIT.name
+        copy.write_text(UNIT.read_text().replace(program, sys.executable))
+        verified = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert UNIT.name not in verified.stderr, verified.stderr
 
 
 def test_a_second_daemon_on_the_buffer_is_refused(tmp_path):
