@@ -25,8 +25,8 @@ def test_two_consumers_go_at_their_own_pace(start, small, tmp_path, checkpoints)
     apart, and the log is trimmed to the slower."""
     small.count(2000)
     fast = start(path=small.path, to=checkpoints("fast"), consumer="fast")
-    slow = start(path=small.path, to=checkpoints("slow"), consumer="slow", maxRowsPerTrigger=100,
-                 trigger={"processingTime": "200 milliseconds"})  # fmt: skip
+    slow = start(path=small.path, to=checkpoints("slow"), consumer="slow", maxRowsPerTrigger=500,
+                 trigger={"processingTime": "500 milliseconds"})  # fmt: skip
     fast.drain(2000)
     for part in range(5):
         small.count(200, start=2000 + 200 * part)

@@ -115,14 +115,14 @@ def test_a_full_buffer_with_a_slow_query_never_stands_still(start, buffer_of, tm
     sizes = []
     with Receiver(small.writer, options) as receiver:
         run = start(path=small.path, maxRowsPerTrigger=1000)
-        send_numbers(receiver.port, 50_000)
+        send_numbers(receiver.port, 25_000)
         until(
-            lambda: sizes.append(size_of(small.path)) or len(run.values) == 50_000 or run.failed,
+            lambda: sizes.append(size_of(small.path)) or len(run.values) == 25_000 or run.failed,
             120,
             "all lines",
         )
         run.stop()
-    assert run.values == numbers(0, 50_000)
+    assert run.values == numbers(0, 25_000)
     # What isn't handed out, one batch that isn't committed, and the segments that they end in.
     assert max(sizes) < 2 * limit
     assert small.log().start_offset() > 0

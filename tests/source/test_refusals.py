@@ -140,6 +140,13 @@ def test_what_is_retained_and_what_comes_next_is_fine(buffer, rules):
         assert rules().locate(offset(buffer, number), "it") == number
 
 
+def test_another_buffers_offset_is_refused_whatever_its_number(buffer, rules):
+    """S8: the number may well exist here."""
+    buffer.count(10)
+    with pytest.raises(OffsetOutOfRangeError, match="belongs to buffer"):
+        rules().locate(SourceOffset("0" * 32, buffer.writer.epoch, 5, 1), "it")
+
+
 @pytest.mark.parametrize("number", [11, 10_000])
 def test_beyond_the_durable_end(buffer, rules, caplog, number):
     buffer.count(10)
