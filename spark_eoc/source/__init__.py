@@ -1,0 +1,1 @@
+"""`format("replayable_socket")`: options, offsets, planning batches, reading them."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from spark_eoc.buffer.reader import LogReader
 from spark_eoc.errors import OffsetOutOfRangeError
 from spark_eoc.source.offsets import SourceOffset
-from spark_eoc.source.options import EARLIEST, LATEST, SourceOptions
+from spark_eoc.source.options import SourceOptions
+from spark_eoc.source.values import EARLIEST, LATEST
 
 LOG = logging.getLogger("spark_eoc.source")
 

@@ -7,34 +7,33 @@ never connect or lock.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_eoc.errors import ConfigError
+from spark_eoc.source.values import (
+    EARLIEST,
+    Retention,
+    one_of,
+    read_address,
+    read_buffer_path,
+    read_consumer,
+    read_file,
+    read_port,
+    read_retention,
+    read_secret,
+    read_starting_offsets,
+    read_text,
+    read_truth,
+    refused,
+    whole_number,
+)
 
 #: A segment and the frames of one flush are addressed by 32-bit Arrow offsets.
 LARGEST_SEGMENT_BYTES = 1024 * 1024 * 1024
 LARGEST_LINE_BYTES = LARGEST_SEGMENT_BYTES // 2
-
-EARLIEST = "earliest"
-LATEST = "latest"
-
-_AGES = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-
-
-@dataclass(frozen=True)
-class Retention:
-    """What the log keeps although every consumer has passed it; None is without that bound.
-
-    With both, what is younger than ``age_ms``, but at most ``size_bytes``.
-    """
-
-    age_ms: int | None
-    size_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -116,147 +115,35 @@ def _known_name(key: str) -> str:
     )
 
 
-def _refused(name: str, text: object, remedy: str) -> ConfigError:
-    return ConfigError(f"option {name} is {text!r}", next_step=remedy, option=name, value=str(text))
-
-
-def _whole_number(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    within = f"from {least} to {most}" if most is not None else f"of at least {least}"
-
-    def parse(name: str, text: str) -> int:
-        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
-            raise _refused(name, text, f"give a whole number {within}, digits only")
-        number = int(text)
-        if number < least or (most is not None and number > most):
-            raise _refused(name, text, f"give a whole number {within}")
-        return number
-
-    return parse
-
-
-def _truth(name: str, text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise _refused(name, text, "give true or false")
-    return word == "true"
-
-
-def _one_of(*words: str) -> Callable[[str, str], str]:
-    def parse(name: str, text: str) -> str:
-        word = text.strip().lower()
-        if word not in words:
-            raise _refused(name, text, f"give one of {', '.join(words)}")
-        return word
-
-    return parse
-
-
-def _text(name: str, text: str) -> str:
-    if not text.strip():
-        raise _refused(name, text, "give a value, or leave the option out")
-    return text.strip()
-
-
-def _secret(name: str, text: str) -> str:
-    if not text:
-        raise _refused(name, text, "give a value, or leave the option out")
-    return text
-
-
-def _file(name: str, text: str) -> str:
-    return os.path.abspath(os.path.expanduser(_text(name, text)))
-
-
-def _buffer_path(name: str, text: str) -> str:
-    path = _text(name, text)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
-        raise _refused(
-            name, text, "give a plain path on a disk that can append and fsync, without a scheme"
-        )
-    if re.match(r"/(dbfs|Volumes)(/|$)", path):
-        raise _refused(
-            name,
-            text,
-            "this path can't append and fsync; give a local disk such as /local_disk0/eoc",
-        )
-    return _file(name, path)
-
-
-def _consumer(name: str, text: str) -> str:
-    word = text.strip()
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", word):
-        raise _refused(
-            name, text, "give 1 to 100 letters, digits, '.', '_' or '-', not beginning with '.'"
-        )
-    return word
-
-
-def _starting_offsets(name: str, text: str) -> str | int:
-    word = text.strip().lower()
-    if word in (EARLIEST, LATEST):
-        return word
-    if re.fullmatch(r"[0-9]{1,18}", word):
-        return int(word)
-    raise _refused(name, text, f"give {EARLIEST}, {LATEST} or the number of a record")
-
-
-def _address(name: str, text: str) -> tuple[str, int]:
-    host, colon, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port):
-        raise _refused(name, text, "give host:port, such as 127.0.0.1:9999")
-    return host, _port(name, port)
-
-
-_port = _whole_number(1, 65535)
-
-
-def _retention(name: str, text: str) -> Retention:
-    limits: dict[str, int] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,15})\s*([A-Za-z]+)\s*", part)
-        unit = match.group(2).lower() if match else ""
-        table, limit = (_AGES, "age_ms") if unit in _AGES else (_SIZES, "size_bytes")
-        if match is None or unit not in table or limit in limits:
-            raise _refused(
-                name,
-                text,
-                "give an age (ms, s, min, h, d), a size (B, KiB, MiB, GiB, TiB), "
-                "or both with a comma, such as '12h, 20GiB'",
-            )
-        limits[limit] = int(match.group(1)) * table[unit]
-    return Retention(age_ms=limits.get("age_ms"), size_bytes=limits.get("size_bytes"))
-
-
 #: Every option with its reader, in the order in which messages list them.
 _OPTIONS: dict[str, Callable[[str, str], Any]] = {
-    "host": _text,
-    "port": _port,
-    "listen": _address,
-    "bufferPath": _buffer_path,
-    "consumer": _consumer,
-    "includeTimestamp": _truth,
-    "includeOffset": _truth,
-    "startingOffsets": _starting_offsets,
-    "maxRowsPerTrigger": _whole_number(1),
-    "maxBytesPerTrigger": _whole_number(1),
-    "minPartitions": _whole_number(1, 100_000),
-    "maxRowsPerPartition": _whole_number(1),
-    "failOnDataLoss": _truth,
-    "encodingErrors": _one_of("replace", "strict", "binary"),
-    "maxLineBytes": _whole_number(1, LARGEST_LINE_BYTES),
-    "onOversizeLine": _one_of("error", "truncate", "skip"),
-    "segmentBytes": _whole_number(4096, LARGEST_SEGMENT_BYTES),
-    "flushIntervalMs": _whole_number(0, 60_000),
-    "maxBufferBytes": _whole_number(1),
-    "retention": _retention,
-    "takeoverMs": _whole_number(1),
-    "token": _secret,
-    "tlsCert": _file,
-    "tlsKey": _file,
-    "tlsCa": _file,
-    "maxConnections": _whole_number(1, 100_000),
-    "idleTimeoutMs": _whole_number(1),
+    "host": read_text,
+    "port": read_port,
+    "listen": read_address,
+    "bufferPath": read_buffer_path,
+    "consumer": read_consumer,
+    "includeTimestamp": read_truth,
+    "includeOffset": read_truth,
+    "startingOffsets": read_starting_offsets,
+    "maxRowsPerTrigger": whole_number(1),
+    "maxBytesPerTrigger": whole_number(1),
+    "minPartitions": whole_number(1, 100_000),
+    "maxRowsPerPartition": whole_number(1),
+    "failOnDataLoss": read_truth,
+    "encodingErrors": one_of("replace", "strict", "binary"),
+    "maxLineBytes": whole_number(1, LARGEST_LINE_BYTES),
+    "onOversizeLine": one_of("error", "truncate", "skip"),
+    "segmentBytes": whole_number(4096, LARGEST_SEGMENT_BYTES),
+    "flushIntervalMs": whole_number(0, 60_000),
+    "maxBufferBytes": whole_number(1),
+    "retention": read_retention,
+    "takeoverMs": whole_number(1),
+    "token": read_secret,
+    "tlsCert": read_file,
+    "tlsKey": read_file,
+    "tlsCa": read_file,
+    "maxConnections": whole_number(1, 100_000),
+    "idleTimeoutMs": whole_number(1),
 }
 
 OPTION_NAMES: tuple[str, ...] = tuple(_OPTIONS)
@@ -335,7 +222,7 @@ def _check_sizes(values: Mapping[str, Any]) -> None:
     segment_bytes = values.get("segmentBytes", SourceOptions.segment_bytes)
     limit = values.get("maxBufferBytes")
     if limit is not None and limit < 4 * segment_bytes:
-        raise _refused(
+        raise refused(
             "maxBufferBytes",
             limit,
             f"give at least 4 segments, which is {4 * segment_bytes}, or a smaller segmentBytes",

@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.source.options import OPTION_NAMES, Retention, SourceOptions, parse_options
+from spark_eoc.source.options import OPTION_NAMES, SourceOptions, parse_options
+from spark_eoc.source.values import Retention
 
 LISTEN = {"bufferPath": "/b", "listen": "127.0.0.1:9999"}
 CONNECT = {"bufferPath": "/b", "host": "localhost", "port": "9999"}
