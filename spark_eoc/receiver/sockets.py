@@ -88,8 +88,10 @@ def adopt(
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; OSError if it can't be bound."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    """A listening socket; OSError if it can't be bound. A name of both kinds is taken as IPv4:
+    senders try both, or know 127.0.0.1 only."""
+    families = [info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    family = socket.AF_INET if socket.AF_INET in families else families[0]
     sock = socket.create_server((host, port), family=family, backlog=512)
     sock.setblocking(False)
     return sock

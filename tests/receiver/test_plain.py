@@ -66,6 +66,20 @@ def test_text_after_the_last_newline_is_dropped_when_the_receiver_stops(bench, d
     assert receiver.error is None
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0.0.0.0"])
+def test_whatever_it_listens_on_is_reached_at_127_0_0_1(bench, dial, host):
+    """Also where `localhost` is ::1 first."""
+    dial(bench.receive(listen=(host, 0))).sendall(b"a\n")
+    bench.wait_for([b"a"])
+
+
+def test_an_address_that_is_taken_is_an_error_at_once(bench):
+    """OSError from start()."""
+    taken = bench.receive().port
+    with pytest.raises(OSError, match="in use"):
+        bench.receive(listen=("127.0.0.1", taken))
+
+
 def test_flushes_are_shared_by_connections(bench, dial):
     """One frame and one fsync for what came from many within the interval."""
     receiver = bench.receive(flush_interval_ms=300)
