@@ -60,8 +60,12 @@ class Database:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds ``--eoc-seed``."""
-    parser.getgroup("spark_eoc").addoption(
+    """Adds ``--eoc-seed`` and ``--eoc-kills``."""
+    group = parser.getgroup("spark_eoc")
+    group.addoption(
+        "--eoc-kills", type=int, default=100, help="how often the soak kills; default: 100"
+    )
+    group.addoption(
         "--eoc-seed",
         type=int,
         default=None,
@@ -92,6 +96,13 @@ def eoc_seed(request: pytest.FixtureRequest) -> int:
     """Seed for everything random in the test; printed on failure, set by ``--eoc-seed``."""
     given: int | None = request.config.getoption("--eoc-seed")
     return secrets.randbelow(2**32) if given is None else given
+
+
+@pytest.fixture
+def eoc_kills(request: pytest.FixtureRequest) -> int:
+    """How often a soak kills, set by ``--eoc-kills``."""
+    kills: int = request.config.getoption("--eoc-kills")
+    return kills
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ class Rig:
         for feeder in self.feeders.values():
             feeder.pause()
         try:
-            supervisor.until(self._flushed, timeout=timeout, what="all lines durable")
+            supervisor.until(lambda: self.flushed, timeout=timeout, what="all lines durable")
             supervisor.until(self._drained, timeout=timeout, what="all lines in the sinks")
         except WaitTimeoutError as error:
             verdicts = self.verdicts()
@@ -178,9 +178,11 @@ class Rig:
     @property
     def settled(self) -> bool:
         """Whether every line is durable and in its sink, and no batch is open."""
-        return self._flushed() and self._drained()
+        return self.flushed and self._drained()
 
-    def _flushed(self) -> bool:
+    @property
+    def flushed(self) -> bool:
+        """Whether every feeder pauses, or has ended, and all that it sent is durable."""
         return all(feeder.flushed for feeder in self.feeders.values())
 
     def _drained(self) -> bool:

@@ -58,18 +58,27 @@ def test_a_kill_within_batch_0_with_latest_loses_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(5400)
-def test_soak(tmp_path: Path, mariadb_server: MariaDB, redis_server: Redis, eoc_seed: int):
-    """100 kills of random kinds and instants, takeovers by zombies among them, both sinks."""
-    print(f"\nsoak with --eoc-seed={eoc_seed}")
-    schedule = KillSchedule(eoc_seed, count=100)
+def test_soak(
+    tmp_path: Path,
+    mariadb_server: MariaDB,
+    redis_server: Redis,
+    eoc_seed: int,
+    eoc_kills: int,
+):
+    """100 kills of random kinds and instants, takeovers by zombies among them, both sinks.
+
+    Everything is compared after each ten; seed and counts are printed.
+    """
+    print(f"\nsoak with --eoc-seed={eoc_seed} --eoc-kills={eoc_kills}")
+    strikes = list(KillSchedule(eoc_seed, count=eoc_kills))
     rig = Rig(tmp_path, mariadb=mariadb_server, redis=redis_server)
     with rig, rig.supervise() as supervisor:
-        for number in range(0, 100, 10):
-            supervisor.carry_out(schedule[number : number + 10])
+        for first in range(0, eoc_kills, 10):
+            supervisor.carry_out(strikes[first : first + 10])
             for sink, verdict in rig.settle(supervisor).items():
-                print(f"after {number + 10} kills, {sink}: {verdict}", flush=True)
+                print(f"{len(supervisor.strikes)} kills, {sink}: {verdict}", flush=True)
                 verdict.require_clean(f"--eoc-seed={eoc_seed}")
             rig.feed()
     counts = Counter(strike.kind.value for strike in supervisor.strikes)
-    print(f"seed {eoc_seed}: {sum(counts.values())} kills: {dict(sorted(counts.items()))}")
-    print(f"{supervisor.starts} runs, {len(supervisor.missed)} kills found no such process")
+    print(f"seed {eoc_seed}: {sum(counts.values())} kills {dict(sorted(counts.items()))}")
+    print(f"{supervisor.starts} runs, {len(supervisor.missed)} instants without such a process")
