@@ -130,8 +130,6 @@ class UnitWriter:
             return self._resume(text(facts[0]))
         if answer == "FENCED":
             return self._fenced(text(facts[0]))
-        if answer == "NEWER":
-            return fenced(self._unit)
         if answer == "HALF":
             entry, problem = map(text, facts)
             return _refused(half_applied(self._unit.partition, entry, problem))

@@ -13,8 +13,8 @@
 
     answer {"OK"}                      applied
            {"FENCED", epoch}           the token or the open batch is another; epoch "" = no control
-           {"NEWER", entry}            the partition holds a newer batch
-           {"MOVED", entry}            the entry is another than ARGV[4]; "" = none of this batch
+           {"MOVED", entry}            the entry is another than ARGV[4], or of a newer batch;
+                                       "" = none of this batch
            {"HALF", entry, problem}    an earlier or this try failed after its first write
            {"BAD", i, reason}          operation i (from 1) does not fit the key's present value
            {"REFUSED", problem}        the server refused before the first write
@@ -38,9 +38,7 @@ if control[1] ~= token or control[2] ~= batch then return {'FENCED', control[3] 
 local unit = call('HGET', KEYS[2], partition) or ''
 if unit ~= '' then
   if string.sub(unit, -5) == '|half' then return {'HALF', unit, 'an earlier try'} end
-  local owner = tonumber(string.match(unit, '^%d+'))
-  if owner > tonumber(batch) then return {'NEWER', unit} end
-  if owner < tonumber(batch) then unit = '' end
+  if tonumber(string.match(unit, '^%d+')) < tonumber(batch) then unit = '' end
 end
 if unit ~= expected then return {'MOVED', unit} end
 

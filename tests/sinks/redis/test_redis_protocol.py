@@ -85,6 +85,20 @@ def test_a_batch_in_another_order_goes_on_only_because_chunks_follow_the_keys(
     assert refused.error == "ReplayMismatchError"
 
 
+def test_windows_end_at_a_keys_end(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large partition is worked on in windows, which cut no key of ordered rows either."""
+    monkeypatch.setattr(window, "WINDOW_ROWS", 10)
+    data = {"k": [i % 13 for i in range(39)], "v": list(range(39))}
+    back = {name: values[::-1] for name, values in data.items()}
+    run = new_run("{k}", "hset")
+    for batch in range(4):
+        run.open(batch)
+        fail_after_chunk(run, rows_of(data), monkeypatch, batch + 1)
+        run.open(batch)
+        assert run.apply(back) == Applied()
+        run.close()
+
+
 def test_a_ledger_in_a_step_of_its_own_doubles(
     new_run: NewRun, client: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +183,8 @@ def test_a_newer_batch_is_never_overwritten(new_run: NewRun) -> None:
     old.control, old.call, old.reported = run.control, run.call, {}
     run.batch(1, counters())
     assert error_of(old.apply(counters())) == "FencedError"
+    old.sink = TokenlessSink(old.sink.target)
+    assert error_of(old.apply(counters())) == "FencedError", "by the unit entry alone"
 
 
 def test_another_content_is_refused(new_run: NewRun, client: Any, prefix: str) -> None:
