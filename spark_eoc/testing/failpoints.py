@@ -29,8 +29,8 @@ from spark_eoc.testing.wait import WaitTimeoutError
 #: chunks, so that a unit of Redis has more than one.
 _OPTIONS = {"segmentBytes": "4096", "retention": "1ms", "maxRowsPerTrigger": "2000"}
 _WRITERS = {REDIS: {"chunk_rows": 20}}
-_FIRE_TIMEOUT_S = 60.0
-_SETTLE_TIMEOUT_S = 90.0
+_FIRE_TIMEOUT_S = 180.0
+_SETTLE_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Campaign:
             self._rig as rig,
             rig.supervise(env=environment, on_event=self._event) as supervisor,
         ):
-            supervisor.until(lambda: rig.progress() > 0, timeout=120, what="the first batch")
+            supervisor.until(lambda: rig.progress() > 0, timeout=240, what="the first batch")
             for name in names or names_for(self.sink):
                 results.append(self._one(supervisor, name))
                 self._tell(str(results[-1]))

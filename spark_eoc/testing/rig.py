@@ -141,7 +141,7 @@ class Rig:
             on_event=on_event,
         )
 
-    def settle(self, supervisor: Supervisor, timeout: float = 120.0) -> dict[str, Verdict]:
+    def settle(self, supervisor: Supervisor, timeout: float = 240.0) -> dict[str, Verdict]:
         """Pauses the feeders, waits until all is durable and in the sinks, and checks.
 
         The verdict is also given when it does not settle in time: then it says what is missing.

@@ -66,7 +66,7 @@ class Supervisor:
         env: Mapping[str, str] | None = None,
         servers: Mapping[Kill, Server] | None = None,
         on_event: Callable[[Event], None] = lambda event: None,
-        progress_timeout_s: float = 120.0,
+        progress_timeout_s: float = 240.0,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         """``progress()`` is asked about 20 times a second and may raise while a server is down
@@ -199,8 +199,8 @@ class Supervisor:
         self._await_end(run, 3.0 if strike.kind is Kill.PYTHON_WORKER else 30.0)
 
     def _kill_when_there(self, run: ScriptRun, part: Part) -> list[int]:
-        """While a run starts, its parts come one after the other: waits up to 20 s for this one."""
-        deadline = time.monotonic() + 20
+        """While a run starts, its parts come one after the other: waits up to 60 s for this one."""
+        deadline = time.monotonic() + 60
         while not (pids := run.kill(part)) and run.running and time.monotonic() < deadline:
             self._pause()
         return pids

@@ -17,6 +17,7 @@ from spark_eoc.testing.servers import MariaDB, Redis
 KINDS = [kind for kind in Kill if kind is not Kill.TAKEOVER]
 
 
+@pytest.mark.timeout(900)
 def test_each_kind_of_kill_leaves_both_sinks_exactly_once(
     tmp_path: Path, mariadb_server: MariaDB, redis_server: Redis, eoc_seed: int
 ):
@@ -32,6 +33,7 @@ def test_each_kind_of_kill_leaves_both_sinks_exactly_once(
     assert Counter(strike.kind for strike in supervisor.strikes) == Counter(KINDS)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.compat
 @pytest.mark.parametrize("sink", [MYSQL, REDIS])
 def test_a_kill_within_batch_0_with_latest_loses_nothing(
@@ -49,8 +51,8 @@ def test_a_kill_within_batch_0_with_latest_loses_nothing(
     point = "batch.after_open"
     environment = {ENVIRONMENT: f"{point}=kill", DIRECTORY: str(tmp_path / "fired")}
     with rig, rig.supervise(env=environment) as supervisor:
-        supervisor.until((tmp_path / "fired" / f"{point}.fired").exists, timeout=60, what=point)
-        supervisor.until(lambda: rig.progress() > 200, timeout=60, what="progress after the kill")
+        supervisor.until((tmp_path / "fired" / f"{point}.fired").exists, timeout=200, what=point)
+        supervisor.until(lambda: rig.progress() > 200, timeout=200, what="progress after the kill")
         verdicts = rig.settle(supervisor)
     verdicts[sink].require_clean()
     assert supervisor.starts == 2

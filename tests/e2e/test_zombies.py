@@ -21,6 +21,9 @@ from spark_eoc.testing.rig import Rig
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.wait import until
 
+#: A loaded machine needs a minute for a JVM to start; only what is promised in seconds is strict.
+pytestmark = pytest.mark.timeout(900)
+
 #: Inside a unit with everything sent: MySQL's transaction is open, of Redis a chunk is applied.
 INSIDE = {"mysql": "mysql.before_commit", "redis": "redis.after_chunk"}
 #: A unit of run B is in, its batch is not closed.
@@ -78,7 +81,7 @@ class Pair:
         self.runs.append(run)
         for point in points:
             path = fired / f"{point.partition(':')[0]}.fired"
-            self.until(path.exists, 90, f"{name} at {point}")
+            self.until(path.exists, 200, f"{name} at {point}")
         return run
 
     def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
@@ -97,7 +100,7 @@ class Pair:
 
     def check_fenced(self, run: ScriptRun) -> None:
         """Both queries of the run end as fenced, and nothing else."""
-        run.wait(60)
+        run.wait(120)
         ended = {sink: error for pid, sink, error in self.failures() if pid == run.pid}
         assert set(ended) == {"mysql", "redis"}
         for sink, error in ended.items():
@@ -136,7 +139,7 @@ def test_b_goes_on_within_30_seconds_and_a_is_fenced_afterwards(pair: Pair):
     pair.until(both_moved, 35, "B goes on")
     took = time.monotonic() - began
     assert took < 32, f"B went on after {took:.1f} s"
-    pair.until(pair.all_in_the_sinks, 60, "B alone brings all lines")
+    pair.until(pair.all_in_the_sinks, 200, "B alone brings all lines")
     a.continue_all()
     pair.check_fenced(a)
     pair.check_healthy(b)
@@ -149,7 +152,7 @@ def test_a_goes_on_before_b_closes_and_is_fenced(pair: Pair):
     b = pair.start("b", {APPLIED["mysql"]: "sleep:15000", APPLIED["redis"]: "sleep:15000"})
     a.continue_all()
     pair.check_fenced(a)
-    pair.until(pair.all_in_the_sinks, 60, "B brings all lines")
+    pair.until(pair.all_in_the_sinks, 200, "B brings all lines")
     pair.check_healthy(b)
 
 
@@ -158,7 +161,7 @@ def test_a_stopped_before_its_first_open_does_not_fence_b(pair: Pair):
     a = pair.start("a", {"batch.before_open": "stop"})
     a.stop_all()
     b = pair.start("b", {})
-    pair.until(pair.all_in_the_sinks, 90, "B brings all lines")
+    pair.until(pair.all_in_the_sinks, 200, "B brings all lines")
     a.continue_all()
     pair.check_fenced(a)
     pair.check_healthy(b)
