@@ -80,8 +80,9 @@ def half_applied(partition: int, text: str, problem: str = "") -> HalfAppliedErr
         f"a chunk of partition {partition} of batch {batch_id} failed in Redis after its first "
         f"write{f' ({problem})' if problem else ''}",
         applied=f"the partition's first {done} rows, and an unknown part of the chunk after them",
-        next_step="compare that chunk's keys with the source by hand, then use "
-        "`spark-eoc ledger` to set the unit right",
+        next_step="compare that chunk's keys with the source and undo its writes by hand, then set "
+        f"field {partition} of the ledger's units hash to {batch_id}|{fingerprint}|{PARTIAL} and "
+        "restart the query",
         partition=partition,
         batch_id=int(batch_id),
         rows_done=done,
