@@ -20,6 +20,7 @@ from pathlib import Path
 
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT, FAILPOINTS
 from spark_eoc.testing.checker import Verdict
+from spark_eoc.testing.reaper import reaper
 from spark_eoc.testing.rig import MYSQL, REDIS, Rig
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
@@ -181,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no failpoint {', '.join(sorted(unknown))}")
     out = sys.stderr if options.json else sys.stdout
     with tempfile.TemporaryDirectory(prefix="eoc-failpoints-") as temporary:
+        reaper().folder(temporary)
         results = run_all(
             Path(options.keep or temporary),
             options.names or None,
