@@ -118,7 +118,10 @@ class Committer:
             self._no_room(str(error))
             self._inbox.pause(ROOM_POLL_S)
             return
-        frame = Appended(chunks, block.records, block.data_bytes)
+        newest = {
+            each.connection: each.first + each.records - 1 for each in chunks if each.producer
+        }
+        frame = Appended(newest, block.records, block.data_bytes)
         if self._inbox.nbytes >= self._inbox.full_bytes // 2:
             self.syncer.later(frame)
         else:

@@ -27,7 +27,8 @@ class ReceiverOptions:
     ``flush_interval_ms`` is how long lines of plain connections may wait to share an fsync; when a
     producer waits for its acknowledgement nothing is held back. ``max_pending_bytes`` bounds the
     lines that wait for the log, and once more the unfinished lines of all connections together.
-    ``max_frame_bytes`` bounds the lines of one fsync, and so does half a segment.
+    ``max_frame_bytes`` bounds the lines of one frame, and so does half a segment; larger ones
+    cost more memory and are slower. Under load several frames share an fsync.
     ``idle_timeout_ms`` 0 is off.
     """
 
@@ -37,7 +38,7 @@ class ReceiverOptions:
     max_line_bytes: int = 16 * 1024 * 1024
     on_oversize_line: str = "error"
     max_pending_bytes: int = 64 * 1024 * 1024
-    max_frame_bytes: int = 16 * 1024 * 1024
+    max_frame_bytes: int = 4 * 1024 * 1024
     max_connections: int = 1024
     idle_timeout_ms: float = 0
     hello_timeout_ms: float = 10_000

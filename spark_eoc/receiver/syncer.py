@@ -7,19 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_eoc.failpoints import hit
-from spark_eoc.receiver.inbox import Chunk
+from spark_eoc.receiver.connection import Connection
 from spark_eoc.receiver.log import Log
 from spark_eoc.receiver.reports import Deliver, Durable, Flushed, Report
 
-#: Frames that may wait for the disk while the next one is made.
-MOST_FRAMES = 2
+#: Frames that may wait for the disk while the next one is made. They share its next fsync.
+MOST_FRAMES = 8
 
 
 @dataclass(frozen=True)
 class Appended:
-    """A frame in the log that may not be durable yet, and the chunks that it was made of."""
+    """A frame in the log that may not be durable yet; ``newest`` are the last numbers in it of
+    the connections that wait for an acknowledgement."""
 
-    chunks: list[Chunk]
+    newest: dict[Connection, int]
     records: int
     nbytes: int
 
@@ -102,12 +103,7 @@ class Syncer:
 
 def acknowledgements(frames: list[Appended]) -> list[Report]:
     """Who has to be told what after the fsync of these frames."""
-    newest = {
-        chunk.connection: chunk.first + chunk.records - 1
-        for frame in frames
-        for chunk in frame.chunks
-        if chunk.producer
-    }
+    newest = {peer: last for frame in frames for peer, last in frame.newest.items()}
     reports: list[Report] = [Durable(connection, last) for connection, last in newest.items()]
     records = sum(frame.records for frame in frames)
     return [*reports, Flushed(records, sum(frame.nbytes for frame in frames))]
