@@ -15,7 +15,7 @@ from source_runs import Run
 import spark_eoc
 from spark_eoc.buffer.reader import LogReader
 from spark_eoc.buffer.writer import LogWriter
-from spark_eoc.testing.processes import read_process
+from spark_eoc.testing.processes import read_process, send
 from spark_eoc.testing.wait import until
 
 pytestmark = pytest.mark.compat
@@ -83,14 +83,14 @@ def test_the_socket_sources_script_survives_ten_kills(spark, tmp_path, checkpoin
         return Run(spark, path, checkpoint, **given, **more)
 
     def kill_once(kill, sent):
-        last = checkpoint.numbers("offsets")[-1] if checkpoint.path.exists() else 0
+        last = max(checkpoint.numbers("offsets"), default=0)
         run = start(fail_in=last + 2 if kill % 2 else None)
         server.send(range(sent - LINES, sent))
         until(lambda: path.exists() and LogReader(path).end_offset() == sent, 60, "the disk")
         if kill % 2:
             run.error()
         for pid in runners():
-            os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         server.forget()
         until(lambda: not run.query.isActive, 60, "the end of the killed query")
         merge(batches, run.batches)
