@@ -87,8 +87,9 @@ def _in_order(rows: Rows, order: pa.Array) -> Rows:
 
 
 def _pieces(rows: Rows, order: pa.Array) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(order), _PIECE_ROWS):
-        piece = rows.take(order.slice(start, _PIECE_ROWS))
+    count = max(1, min(_PIECE_ROWS, SPILL_BYTES * len(rows) // rows.table.nbytes))
+    for start in range(0, len(order), count):
+        piece = rows.take(order.slice(start, count))
         table = piece.table.append_column(HASH_COLUMN, piece.hashes)
         yield from table.combine_chunks().to_batches()
         rows.release()

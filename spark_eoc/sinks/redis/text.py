@@ -64,8 +64,8 @@ def check_type(column: Column) -> None:
 
 
 def base_type(name: str) -> str:
-    """``decimal`` of ``decimal(38,18)``."""
-    return name.partition("(")[0].strip().lower()
+    """``decimal`` of ``decimal(38,18)``, ``string`` of ``string collate UNICODE``."""
+    return name.partition("(")[0].split()[0].lower()
 
 
 def is_whole(name: str) -> bool:

@@ -112,6 +112,26 @@ def test_frames_that_are_refused(
         told.check_columns(columns)
 
 
+def test_types_are_known_by_their_first_word() -> None:
+    """Lengths, precisions and collations don't matter."""
+    told = Command("hset", KeyTemplate.parse("u:{k}"))
+    kinds = ["string collate UNICODE_CI", "varchar(5)", "decimal(38,18)", "timestamp_ntz"]
+    told.check_columns([Column("k", kinds[0]), *(Column(kind, kind) for kind in kinds)])
+
+
+def test_a_large_partition_is_arranged_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit of memory the arranged copy lies in a file, row for row the same."""
+    told = Command("hset", KeyTemplate.parse("u:{k}"))
+    rows = rows_of({"k": [i * 7919 % 1000 for i in range(5000)], "v": ["x" * 50] * 5000})
+    expected = arrange(told, rows)
+    for module in ("spark_eoc.sinks.redis.operations", "spark_eoc.sinks.rows"):
+        monkeypatch.setattr(f"{module}.SPILL_BYTES", 50_000)
+    arranged = arrange(told, rows)
+    assert arranged.mapping is not None
+    assert arranged.table.equals(expected.table)
+    assert arranged.hashes.equals(expected.hashes)
+
+
 @pytest.mark.parametrize(
     "url",
     [
