@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
 import spark_eoc  # noqa: E402
-from spark_eoc.sinks.entries import Applied, Call, Fingerprint, Unit  # noqa: E402
+from spark_eoc.sinks.entries import HISTORY, Applied, Call, Fingerprint, Unit  # noqa: E402
 from spark_eoc.sinks.frame import describe_columns  # noqa: E402
 from spark_eoc.sinks.ledger import Open, decide_close, decide_open  # noqa: E402
 from spark_eoc.sinks.mysql import MySQLWriter  # noqa: E402
@@ -50,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=600_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=10_000)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, MariaDB.start(Path(folder) / "m") as server:
         server.query("CREATE DATABASE bench")
@@ -60,7 +61,7 @@ def main() -> None:
             overhead(bench, args.rounds * 10)
         finally:
             spark.stop()
-        ageing(bench)
+        ageing(bench, args.batches)
     memory()
 
 
@@ -215,7 +216,7 @@ def overhead(bench: Bench, times: int) -> None:
     )  # fmt: skip
 
 
-def ageing(bench: Bench, batches: int = 10_000) -> None:
+def ageing(bench: Bench, batches: int) -> None:
     """Batch 10,000 against batch 100, without Spark: open, one unit, close; and ledger size."""
     bench.empty()
     sink = MySQLSink(bench.writer._sink.address, "t", ledger="aged")
@@ -231,13 +232,13 @@ def ageing(bench: Bench, batches: int = 10_000) -> None:
             rows,
         )
         seconds.append(time.perf_counter() - begun)
-        if batch_id in (100, batches - 1):
+        if batch_id in (HISTORY, batches - 1):
             sizes[batch_id] = bench.server.query("SELECT COUNT(*) FROM bench.aged_history")[0][0]
     early, late = (statistics.median(part) for part in (seconds[50:250], seconds[-200:]))
     report(what="MySQL, batch 10,000, time", against="batch 100", ratio=late / early, at_most=1.1)
     report(
         what="MySQL, batch 10,000, ledger rows", against="batch 100",
-        ratio=sizes[batches - 1] / sizes[100], at_most=1.1,
+        ratio=sizes[batches - 1] / sizes[HISTORY], at_most=1.1,
     )  # fmt: skip
 
 

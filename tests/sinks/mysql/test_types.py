@@ -149,7 +149,7 @@ BAD_ROWS = [
     ("INT", "cast(1.5 as decimal(10,1))", "more than the 0 decimals"),
     ("TIMESTAMP NULL", "timestamp'1969-01-01 00:00:00Z'", "Incorrect datetime"),
     ("DATE", "date'10000-01-01'", "Incorrect date"),
-    ("JSON", "'{'", "CONSTRAINT"),
+    ("JSON", "'{'", "CONSTRAINT|Invalid JSON"),
 ]
 
 
