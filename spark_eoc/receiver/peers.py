@@ -8,7 +8,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from functools import partial
 
 from spark_eoc.errors import RecordTooLargeError
 from spark_eoc.failpoints import hit
@@ -18,8 +17,9 @@ from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import split_whole
 from spark_eoc.receiver.options import ReceiverOptions
+from spark_eoc.receiver.outlet import Outlet
 from spark_eoc.receiver.reports import Answered, Durable
-from spark_eoc.receiver.sockets import adopt, hang_up, has_ended, read_some, shake_hands, write_some
+from spark_eoc.receiver.sockets import adopt, hang_up, has_ended, read_some, shake_hands
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Peers:
         self._inbox = inbox
         self._buffer_id = buffer_id
         self._counts = counts
-        self._writes = writes
+        self._outlet = Outlet(writes, self._write)
         self._producers: dict[bytes, Connection] = {}
 
     @property
@@ -210,26 +210,12 @@ class Peers:
         if connection.state is State.CLOSED:
             return
         try:
-            while connection.outgoing():
-                if not write_some(connection.sock, connection.out):
-                    self._watch_write(connection, True)
-                    return
+            sent = self._outlet.send(connection)
         except OSError as error:
             self._reset(connection, error)
             return
-        self._watch_write(connection, False)
-        if connection.finished and connection.state is State.PRODUCER:
+        if sent and connection.finished and connection.state is State.PRODUCER:
             self._drop(connection)
-
-    def _watch_write(self, connection: Connection, wanted: bool) -> None:
-        if wanted == connection.writing:
-            return
-        connection.writing = wanted
-        if wanted:
-            again = partial(self._write, connection)
-            self._writes.register(connection.sock, selectors.EVENT_WRITE, again)
-        else:
-            self._writes.unregister(connection.sock)
 
     def _refuse(self, connection: Connection) -> None:
         """Tells the peer why, and gives it time to read that."""
@@ -238,11 +224,7 @@ class Peers:
         log.warning("%s %s: %s", connection.peer, refusal.code, refusal.text)
         plain = connection.state is State.PLAIN
         if refusal.code == "oversize" and self._options.connect:
-            self.failure = RecordTooLargeError(
-                refusal.text,
-                applied="the lines before it are in the buffer",
-                next_step="raise maxLineBytes, or set onOversizeLine to truncate or skip",
-            )
+            self.failure = _too_large(refusal.text)
         self._forget_name(connection)
         connection.state = State.DRAINING
         self._weigh(connection)
@@ -270,7 +252,7 @@ class Peers:
         connection.forget()
         self._counts.oversize_lines += connection.oversize
         self._counts.repeated_lines += connection.repeated
-        self._watch_write(connection, False)
+        self._outlet.forget(connection)
         if connection.sock in self.reads.get_map():
             self.reads.unregister(connection.sock)
         hang_up(connection.sock)
@@ -337,4 +319,12 @@ def _given_up(connection: Connection, older: Connection | None) -> bool:
         return False
     return is_late(connection.hello, older.hello) or (
         not connection.held and has_ended(connection.sock)
+    )
+
+
+def _too_large(what: str) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        what,
+        applied="the lines before it are in the buffer",
+        next_step="raise maxLineBytes, or set onOversizeLine to truncate or skip",
     )

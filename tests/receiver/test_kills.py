@@ -57,8 +57,21 @@ class Daemon:
     def kill(self) -> None:
         self._process.kill()
 
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+    def pause(self) -> None:
+        """SIGSTOP; returns when no thread runs any more."""
+        self._process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        until(
+            lambda: all(
+                (each / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+                for each in tasks.iterdir()
+            ),
+            20,
+            "it is stopped",
+        )
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Daemon:
         return self
@@ -99,22 +112,22 @@ def test_a_kill_at_each_step_loses_and_doubles_nothing(tmp_path, point):
 
 def test_a_receiver_that_was_stopped_fences_nobody_when_it_goes_on(tmp_path, monkeypatch):
     """SIGSTOP: the producer gives up several connections, all of which wait when it continues."""
-    monkeypatch.setattr("spark_eoc.producer.link.ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("spark_eoc.producer.link.ANSWER_TIMEOUT_S", 0.3)
     with (
         Daemon(tmp_path / "buffer") as daemon,
-        LineProducer("127.0.0.1", daemon.port, "p", stall_timeout_s=0.2) as producer,
+        LineProducer("127.0.0.1", daemon.port, "p", stall_timeout_s=0.4) as producer,
     ):
-        for number in range(3):
+        for number in range(2):
             producer.send(b"%d a" % number)
             producer.flush(20)
-            daemon.signal(signal.SIGSTOP)
+            daemon.pause()
             producer.send(b"%d b" % number)
             with pytest.raises(UnacknowledgedError):
-                producer.flush(1.5)
-            daemon.signal(signal.SIGCONT)
+                producer.flush(1.2)
+            daemon.go_on()
             producer.flush(20)
     assert stored(tmp_path / "buffer") == [
-        b"%d %s" % (number, half) for number in range(3) for half in (b"a", b"b")
+        b"%d %s" % (number, half) for number in range(2) for half in (b"a", b"b")
     ]
 
 
