@@ -9,6 +9,10 @@ WORKERS ?= 2
 NEW := .ci/with .venv
 OLD := .ci/with .venv-4.0
 
+# JVMs of tests live for seconds to minutes; without the second compiler they need half the CPU time.
+# Not for `bench`.
+SHORT_LIVED := JDK_JAVA_OPTIONS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
+
 .NOTPARALLEL:
 .PHONY: help setup setup-test setup-bench demo test check compat suite soak bench failpoints clean
 
@@ -32,16 +36,16 @@ check: setup  ## ruff and mypy
 	@$(NEW) mypy
 
 compat: setup-test  ## the source's and writers' tests on the oldest supported pyspark
-	@$(OLD) pytest -n $(WORKERS) --dist loadfile -m 'compat and not slow and not bench' $(ARGS)
+	@$(SHORT_LIVED) $(OLD) pytest -n $(WORKERS) --dist loadfile -m 'compat and not slow and not bench' $(ARGS)
 
 suite: setup  ## the whole default suite on the newest pyspark
-	@$(NEW) pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(SHORT_LIVED) $(NEW) pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 soak: setup  ## 100 kills of random kinds and instants, both sinks; seed and counts are printed
-	@$(NEW) pytest -s -m slow -n 0 $(ARGS)
+	@$(SHORT_LIVED) $(NEW) pytest -s -m slow -n 0 $(ARGS)
 
 failpoints: setup  ## each failpoint once for each sink, on real Spark, as a list
-	@$(NEW) python -m spark_eoc.testing.failpoints $(ARGS)
+	@$(SHORT_LIVED) $(NEW) python -m spark_eoc.testing.failpoints $(ARGS)
 
 setup-bench:
 	@.ci/setup bench

@@ -22,7 +22,7 @@ from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.reaper import reaper
 
 #: Batches between two kills, about; enough that an instant is somewhere within one.
-_BATCHES_PER_WINDOW = 20
+_BATCHES_PER_WINDOW = 12
 
 
 @dataclass(frozen=True)
