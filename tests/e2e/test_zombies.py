@@ -98,13 +98,18 @@ class Pair:
         """Every line that the feeders sent is in its sink, and no batch is open."""
         return self.rig.settled
 
-    def check_fenced(self, run: ScriptRun) -> None:
-        """Both queries of the run end as fenced, and nothing else."""
+    def check_fenced(self, run: ScriptRun, at_least: int = 2) -> None:
+        """Both queries of the run end; ``at_least`` so many of them because they are fenced.
+
+        One that had not yet written Spark's own offsets is stopped by Spark before it calls us.
+        """
         run.wait(120)
         ended = {sink: error for pid, sink, error in self.failures() if pid == run.pid}
         assert set(ended) == {"mysql", "redis"}
-        for sink, error in ended.items():
-            assert "FencedError" in error, f"{sink}: {error}"
+        fenced = [sink for sink, error in ended.items() if "FencedError" in error]
+        assert len(fenced) >= at_least, ended
+        for sink in set(ended) - set(fenced):
+            assert "CONCURRENT_STREAM_LOG_UPDATE" in ended[sink], ended
 
     def check_healthy(self, run: ScriptRun) -> None:
         """Run B has no failed query, takes new lines, and both sinks are exactly once."""
@@ -163,5 +168,5 @@ def test_a_stopped_before_its_first_open_does_not_fence_b(pair: Pair):
     b = pair.start("b", {})
     pair.until(pair.all_in_the_sinks, 200, "B brings all lines")
     a.continue_all()
-    pair.check_fenced(a)
+    pair.check_fenced(a, at_least=1)
     pair.check_healthy(b)
