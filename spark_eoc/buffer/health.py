@@ -16,7 +16,7 @@ class Health:
     tried again falsely succeeds: the kernel has marked the pages clean.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.failure: str | None = None
         self._path = path
 

@@ -69,6 +69,9 @@ class LogReader:
         """One past the last durable record, by one read of a small file."""
         return self._published().end_offset
 
+    def reach(self, offset: int) -> None:
+        """Does nothing: the end is read anew each time it is asked for."""
+
     def epoch(self) -> int:
         """Epoch of the writer that published the end."""
         return self._published().epoch

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spark_eoc.errors import LogError, SparkEocError
 
 if TYPE_CHECKING:
-    from spark_eoc.buffer import LogWriter
+    from spark_eoc.buffer.interface import BufferWriter
     from spark_eoc.receiver import Receiver
     from spark_eoc.source.options import SourceOptions
 
@@ -63,7 +63,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--buffer", required=True, metavar="PATH", help="folder of the buffer")
+    add(
+        "--buffer",
+        required=True,
+        metavar="PATH",
+        help="folder of the buffer, or s3://, gs:// or az:// URL",
+    )
     side = parser.add_mutually_exclusive_group(required=True)
     side.add_argument("--listen", metavar="HOST:PORT", help="accept producers and plain senders")
     side.add_argument("--connect", metavar="HOST:PORT", help="read from a server, as a client")
@@ -76,7 +81,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Receives until a signal; 0 then. SparkEocError if the log fails or can't be opened."""
-    from spark_eoc.buffer import LogWriter  # noqa: PLC0415  heavy
+    from spark_eoc.buffer.opening import open_writer  # noqa: PLC0415  heavy
     from spark_eoc.source.intake import (  # noqa: PLC0415  heavy
         buffer_options,
         receiver_options,
@@ -88,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     options = source_options(args)
-    writer = LogWriter.open(
+    writer = open_writer(
         options.buffer_path, buffer_options(options), takeover_ms=options.takeover_ms
     )
     try:
@@ -122,7 +127,7 @@ def source_options(args: argparse.Namespace) -> SourceOptions:
     return parse_options(given)
 
 
-def _ready(args: argparse.Namespace, writer: LogWriter, receiver: Receiver) -> None:
+def _ready(args: argparse.Namespace, writer: BufferWriter, receiver: Receiver) -> None:
     host = (receiver.options.listen or receiver.options.connect or ("", 0))[0]
     verb = "listening on" if args.listen else "reading from"
     facts = {
@@ -142,7 +147,7 @@ def _ready(args: argparse.Namespace, writer: LogWriter, receiver: Receiver) -> N
 
 
 def _serve(
-    args: argparse.Namespace, writer: LogWriter, receiver: Receiver, ended: threading.Event
+    args: argparse.Namespace, writer: BufferWriter, receiver: Receiver, ended: threading.Event
 ) -> None:
     told = time.monotonic()
     while not ended.wait(POLL_S) and receiver.running:
@@ -151,7 +156,7 @@ def _serve(
             _say(args, "health", _health(writer, receiver), "")
 
 
-def _health(writer: LogWriter, receiver: Receiver) -> dict[str, Any]:
+def _health(writer: BufferWriter, receiver: Receiver) -> dict[str, Any]:
     return {
         "start_offset": writer.start_offset,
         "end_offset": writer.end_offset,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from spark_eoc.buffer.consumers import ConsumerPosition
-from spark_eoc.buffer.directory import read_identity
-from spark_eoc.buffer.reader import LogReader
+from spark_eoc.buffer.interface import BufferPosition, BufferReader
+from spark_eoc.buffer.opening import holds_buffer, open_position, open_reader
 from spark_eoc.errors import ConfigError
 from spark_eoc.source.continuity import Continuity
 from spark_eoc.source.intake import Intake
@@ -27,14 +25,17 @@ class Attachment:
     """Opened by the first offset-side call of a query, in the process that makes such calls."""
 
     options: SourceOptions
-    log: LogReader
-    position: ConsumerPosition
+    log: BufferReader
+    position: BufferPosition
     intake: Intake | None
 
     def end_offset(self) -> int:
         """One past the last durable record; without any I/O while this query is the writer."""
         written = self.intake.end_offset() if self.intake is not None else None
-        return self.log.end_offset() if written is None else written
+        if written is None:
+            return self.log.end_offset()
+        self.log.reach(written)
+        return written
 
     @property
     def continuity(self) -> Continuity:
@@ -63,7 +64,7 @@ def attach(options: SourceOptions) -> Attachment:
         intake.start()
     try:
         log = _open_log(options)
-        position = ConsumerPosition.open(options.buffer_path, options.consumer)
+        position = open_position(options.buffer_path, options.consumer)
     except BaseException:
         if intake is not None:
             intake.stop()
@@ -78,10 +79,10 @@ def attach(options: SourceOptions) -> Attachment:
     return Attachment(options, log, position, intake)
 
 
-def _open_log(options: SourceOptions) -> LogReader:
-    log = LogReader(options.buffer_path)
+def _open_log(options: SourceOptions) -> BufferReader:
+    log = open_reader(options.buffer_path)
     deadline = time.monotonic() + (_APPEAR_SECONDS if options.receives else 0.0)
-    while read_identity(Path(options.buffer_path)) is None:
+    while not holds_buffer(options.buffer_path):
         if time.monotonic() >= deadline:
             raise ConfigError(
                 f"bufferPath {options.buffer_path} holds no buffer",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from spark_eoc.buffer.reader import LogReader
+from spark_eoc.buffer.interface import BufferReader
 from spark_eoc.errors import OffsetOutOfRangeError
 from spark_eoc.source.offsets import SourceOffset
 from spark_eoc.source.options import SourceOptions
@@ -28,7 +28,7 @@ class Continuity:
     """The rules for one query and its log."""
 
     options: SourceOptions
-    log: LogReader
+    log: BufferReader
 
     def first_record(self) -> int:
         """Where a query without a checkpoint begins, by ``startingOffsets``."""
@@ -56,6 +56,7 @@ class Continuity:
 
     def within(self, number: int, what: str) -> int:
         """``number`` if its record is retained or the next to come, else refused."""
+        self.log.reach(number)
         start = self.log.start_offset()
         if number < start:
             return self._lost(

@@ -6,8 +6,9 @@ import logging
 import threading
 from typing import Any
 
+from spark_eoc.buffer.interface import BufferWriter
+from spark_eoc.buffer.opening import open_writer
 from spark_eoc.buffer.options import BufferOptions
-from spark_eoc.buffer.writer import LogWriter
 from spark_eoc.errors import ConfigError, LogLockedError
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.receiver import Receiver
@@ -31,7 +32,7 @@ class Intake:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._failure: BaseException | None = None
-        self._writer: LogWriter | None = None
+        self._writer: BufferWriter | None = None
         self._receiver: Receiver | None = None
         self._stopping = threading.Event()
         self._starting = threading.Lock()
@@ -75,7 +76,7 @@ class Intake:
         with self._starting:
             if self._stopping.is_set():
                 return
-            writer = LogWriter.open(
+            writer = open_writer(
                 self._options.buffer_path, buffer_options(self._options), takeover_ms=takeover_ms
             )
             try:
@@ -104,7 +105,7 @@ class Intake:
                 return
 
 
-def start_receiver(writer: LogWriter, options: ReceiverOptions) -> Receiver:
+def start_receiver(writer: BufferWriter, options: ReceiverOptions) -> Receiver:
     """A receiver that works; ConfigError where the address can't be bound."""
     try:
         return Receiver(writer, options).start()

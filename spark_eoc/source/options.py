@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_eoc.buffer.objects.store import is_object_url
 from spark_eoc.errors import ConfigError
 from spark_eoc.source.values import (
     EARLIEST,
@@ -194,6 +195,13 @@ def _check_scope(values: Mapping[str, Any]) -> None:
                 "host and port, or listen",
                 "give it to the receiver that fills the buffer, or leave it out",
             )
+    if "takeoverMs" in values and is_object_url(values.get("bufferPath", "")):
+        raise ConfigError(
+            "option takeoverMs has no effect on a buffer in an object store: there the newest "
+            "writer takes over at once",
+            next_step="leave it out",
+            option="takeoverMs",
+        )
     if ("tlsCert" in values) != ("tlsKey" in values):
         raise ConfigError(
             "tlsCert and tlsKey work together; only one is given",

@@ -12,11 +12,14 @@ What it says next comes from its arguments and the log. The one exception is ``_
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_eoc.buffer.objects.store import is_object_url
 from spark_eoc.buffer.slices import Slice
 from spark_eoc.failpoints import hit
 from spark_eoc.source.admission import Admission, admission_of, default_limit_of, partitions_of
@@ -31,6 +34,7 @@ from spark_eoc.source.offsets import (
 )
 from spark_eoc.source.options import SourceOptions
 from spark_eoc.source.reading import TaskReader
+from spark_eoc.source.reading_objects import ObjectTaskReader
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -152,6 +156,10 @@ class ReplayableSocketReader(TaskReader, SupportsTriggerAvailableNow):
 
     # --- anywhere: opens nothing ----------------------------------------------------------
 
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As the reader that travels to tasks; called where a subclass travels whole."""
+        return _task_reader(self._options)(self._options).read(partition)
+
     def getDefaultReadLimit(self) -> ReadLimit:
         """The one limit that Spark hands to ``latestOffset``; only asked by 4.2 and later."""
         kind, arguments = default_limit_of(self._options)
@@ -161,7 +169,7 @@ class ReplayableSocketReader(TaskReader, SupportsTriggerAvailableNow):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Spark pickles a reader for its tasks only. A subclass travels whole, for its own `read`.
         if type(self) is ReplayableSocketReader:
-            return TaskReader, (self._options,)
+            return _task_reader(self._options), (self._options,)
         return super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,6 +242,10 @@ class ReplayableSocketReader(TaskReader, SupportsTriggerAvailableNow):
         number = opened.continuity.locate(decode_offset(offset), "the checkpoint's offset")
         self._located = [(offset, number), *self._located[: _LOCATED_KEPT - 1]]
         return number
+
+
+def _task_reader(options: SourceOptions) -> type[TaskReader]:
+    return ObjectTaskReader if is_object_url(options.buffer_path) else TaskReader
 
 
 def _hold_back(opened: Attachment, first: int) -> None:

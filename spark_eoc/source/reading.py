@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -40,21 +40,22 @@ class TaskReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one slice as Arrow batches; all of them, or an error."""
-        return read_records(Slice(*partition.value), self._options)
+        return read_records(Slice(*partition.value), self._options, read_slice)
 
 
-def read_records(part: Slice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_records(
+    part: Slice, options: SourceOptions, read: Callable[..., Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
     """Yields exactly ``part.count`` rows in order, or raises; never fewer.
 
     Columns are ``value``, and as the options say ``timestamp`` (UTC, microseconds) and
-    ``offset``. The log verifies what it reads, and waits for a shared file that isn't there yet.
+    ``offset``. ``read`` is the buffer's way to read a slice: it verifies what it reads, and waits
+    for what isn't shown to this host yet.
     """
     hit("source.read_partition")
     rule = text_rule(options.encoding_errors)
     offset = part.first_offset
-    for batch in read_slice(
-        part, timestamp=options.include_timestamp, offset=options.include_offset
-    ):
+    for batch in read(part, timestamp=options.include_timestamp, offset=options.include_offset):
         columns = [rule(batch.column(0), offset), *batch.columns[1:]]
         yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         offset += batch.num_rows

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_eoc.buffer.objects.store import checked_url, is_object_url
 from spark_eoc.errors import ConfigError
 
 EARLIEST = "earliest"
@@ -89,15 +90,21 @@ def read_file(name: str, text: str) -> str:
 def read_buffer_path(name: str, text: str) -> str:
     """A path that may hold a buffer; refuses what can't append and fsync by its name."""
     path = read_text(name, text)
+    if is_object_url(path):
+        return checked_url(path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
         raise refused(
-            name, text, "give a plain path on a disk that can append and fsync, without a scheme"
+            name,
+            text,
+            "give a plain path on a disk that can append and fsync, without a scheme, or "
+            "s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix",
         )
     if re.match(r"/(dbfs|Volumes)(/|$)", path):
         raise refused(
             name,
             text,
-            "this path can't append and fsync; give a local disk such as /local_disk0/eoc",
+            "this path can neither append and fsync nor refuse to overwrite; give a local disk "
+            "such as /local_disk0/eoc, or the object store itself, such as s3://bucket/prefix",
         )
     return read_file(name, path)
 
