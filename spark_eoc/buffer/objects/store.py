@@ -75,7 +75,7 @@ def checked_url(url: str) -> str:
     return f"{scheme}://{bucket}{prefix}"
 
 
-class ObstoreObjects:
+class ObstoreObjects(Objects):
     """:class:`Objects` by the package ``obstore``."""
 
     def __init__(self, url: str, *, store: Any = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from obstore.store import MemoryStore
+
 from spark_eoc.buffer.objects import Objects, ObstoreObjects
 
 
@@ -60,6 +62,4 @@ class FaultyObjects:
 
 def memory() -> ObstoreObjects:
     """A store of its own in this process's memory."""
-    from obstore.store import MemoryStore
-
     return ObstoreObjects("memory:///buffer", store=MemoryStore())
