@@ -55,7 +55,10 @@ REFUSED = [
     ({**READ, "max_rows_per_trigger": "5"}, "'maxRowsPerTrigger'"),
     ({**READ, "startingOffset": "earliest"}, "'startingOffsets'"),
     ({**READ, "path": "/b"}, "load()"),
-    ({"bufferPath": "s3://bucket/b"}, "scheme"),
+    ({"bufferPath": "s3://bucket"}, "prefix"),
+    ({"bufferPath": "s3://key:secret@bucket/b"}, "environment"),
+    ({"bufferPath": "az://account/container/b?sig=secret"}, "environment"),
+    ({"bufferPath": "s3://bucket/b", "listen": "127.0.0.1:1", "takeoverMs": "1000"}, "newest"),
     ({"bufferPath": "file:/b"}, "scheme"),
     ({"bufferPath": "/dbfs/b"}, "fsync"),
     ({"bufferPath": "/Volumes/a/b"}, "fsync"),
@@ -150,6 +153,26 @@ def test_a_relative_path_is_the_drivers(tmp_path, monkeypatch):
     """Tasks run in folders of their own: the path is made absolute where the frame is built."""
     monkeypatch.chdir(tmp_path)
     assert parse_options({"bufferPath": "clicks"}).buffer_path == str(tmp_path / "clicks")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("s3://bucket/clicks/", "s3://bucket/clicks"),
+        ("gs://bucket/a/b", "gs://bucket/a/b"),
+        ("az://account/container/clicks", "az://account/container/clicks"),
+    ],
+)
+def test_a_buffer_may_be_in_an_object_store(given, kept):
+    """Scheme, bucket and prefix; nothing is connected to."""
+    assert parse_options({"bufferPath": given}).buffer_path == kept
+
+
+def test_credentials_in_a_url_are_refused_unshown():
+    """They come from the environment alone."""
+    with pytest.raises(ConfigError) as caught:
+        parse_options({"bufferPath": "s3://key:hidden@bucket/b"})
+    assert "hidden" not in str(caught.value) + repr(caught.value.facts)
 
 
 def test_secrets_are_not_shown():

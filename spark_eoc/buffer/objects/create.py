@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from spark_eoc.buffer.objects.chunk import ChunkHeader
-from spark_eoc.buffer.objects.extent import chunk_name, read_header, read_start
+from spark_eoc.buffer.objects.chunk import ChunkHeader, parse_chunk_header
+from spark_eoc.buffer.objects.extent import chunk_name, read_start
 from spark_eoc.buffer.objects.store import Objects
 from spark_eoc.errors import FencedError
 
@@ -25,18 +25,20 @@ _TRIES = 4
 _FIRST_WAIT_SECONDS = 0.1
 
 
-def create_chunk(objects: Objects, header: ChunkHeader, data: bytes) -> ChunkHeader | None:
-    """None once the chunk is there and is this one; else the header of the one in its place.
+def create_chunk(objects: Objects, header: ChunkHeader, data: bytes) -> memoryview | None:
+    """None once the chunk is there and is this one; else the one in its place, whole: a writer
+    that starts must not need more requests to go on behind it than the other needs to go on.
 
     OSError after some tries without an answer: it may be there or not, now or later.
     """
     name = chunk_name(header.number)
 
-    def attempt() -> ChunkHeader | None:
+    def attempt() -> memoryview | None:
         while not objects.create(name, data):
-            winner = read_header(objects, header.number, header.buffer_id)
+            winner = objects.get(name)
             if winner is not None:
-                return None if winner.nonce == header.nonce else winner
+                there = parse_chunk_header(winner)
+                return None if there is not None and there.nonce == header.nonce else winner
         return None
 
     return patiently(attempt)

@@ -127,15 +127,10 @@ def _read_group(objects: Objects, buffer_id: bytes, extent: Extent) -> Found:
     return found
 
 
-def take_next(objects: Objects, buffer_id: bytes, found: Found) -> bool:
-    """Takes in the chunk behind ``found``, which another writer was quicker to create; False if
-    it is gone already, and all has to be looked for again."""
+def take_next(buffer_id: bytes, found: Found, data: memoryview) -> None:
+    """Takes in the chunk behind ``found``, which another writer was quicker to create."""
     number = found.next_number
-    data = objects.get(chunk_name(number))
-    if data is None:
-        return False
     found.take_in(check_chunk(chunk_name(number), data, number, buffer_id), data)
-    return True
 
 
 def _chunks(

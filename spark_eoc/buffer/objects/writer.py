@@ -15,7 +15,13 @@ from spark_eoc.buffer.block import LineBlock, ProducerState
 from spark_eoc.buffer.consumers import Position
 from spark_eoc.buffer.frame import DATA, TAG_BYTES, FrameHeader, data_parts
 from spark_eoc.buffer.health import Health
-from spark_eoc.buffer.objects.chunk import CONTROL_CHUNK, ChunkHeader, Group, pack_chunk
+from spark_eoc.buffer.objects.chunk import (
+    CONTROL_CHUNK,
+    ChunkHeader,
+    Group,
+    pack_chunk,
+    parse_chunk_header,
+)
 from spark_eoc.buffer.objects.create import check_not_trimmed, create_chunk, fenced_error
 from spark_eoc.buffer.objects.draft import Draft
 from spark_eoc.buffer.objects.extent import FIRST_CHUNK, Start, ensure_buffer_id
@@ -171,7 +177,9 @@ class ObjectWriter:
             if draft is not None:
                 winner = self._create(draft, flags=0)
                 if winner is not None:
-                    raise fenced_error(self._objects, f"its epoch is {winner.epoch}")
+                    there = parse_chunk_header(winner)
+                    epoch = there.epoch if there is not None else "not to be read"
+                    raise fenced_error(self._objects, f"its epoch is {epoch}")
             return self._durable
 
     def room(self, nbytes: int) -> bool:
@@ -224,13 +232,13 @@ class ObjectWriter:
             self._adopt(found)
             draft, self._draft = self._open_draft(), None
             try:
-                if self._create(draft, flags=CONTROL_CHUNK) is None:
-                    return
-                followed = take_next(self._objects, self._id, found)
+                winner = self._create(draft, flags=CONTROL_CHUNK)
             except FencedError:  # the number was trimmed while we looked
-                followed = False
-            if not followed:
                 found = recover(self._objects, self._id)
+                continue
+            if winner is None:
+                return
+            take_next(self._id, found, winner)
 
     def _adopt(self, found: Found) -> None:
         self._start = found.start
@@ -275,8 +283,8 @@ class ObjectWriter:
             self._draft = Draft(self._next, self._epoch, self._id[:TAG_BYTES], table)
         return self._draft
 
-    def _create(self, draft: Draft, flags: int) -> ChunkHeader | None:
-        """Makes the draft durable as the next chunk; the winner's header if that number is taken.
+    def _create(self, draft: Draft, flags: int) -> memoryview | None:
+        """Makes the draft durable as the next chunk; the winner's bytes if that number is taken.
         The caller holds _syncing, or has the writer for itself."""
         header = self._chunk_header(draft, flags)
         groups = self._groups_before() if draft.begins_group else []
