@@ -26,20 +26,30 @@ _SETTINGS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 
 @dataclass(frozen=True)
 class Identity:
-    """``digest`` is that of the file ``offsets/<batch>``, None where it can't be read.
+    """Who a run is. ``root`` is its checkpoint, None where it is not known.
 
-    ``trigger_age_us`` is how long ago Spark began this trigger, 0 where it is not told.
+    ``trigger_age_us`` is how long before ``identify`` Spark began its trigger, 0 where it is not
+    told; ``settings`` decide how a batch is split.
     """
 
     query_id: str
     run_id: str
-    digest: str | None
+    root: str | None
     trigger_age_us: int
     settings: dict[str, str]
 
 
-def identify(df: DataFrame, batch_id: int, location: str | None, own_run: str) -> Identity:
-    """The identity of a foreachBatch call; ConfigError if there is none.
+def run_key(df: DataFrame, own_run: str) -> tuple[str, str]:
+    """What tells this call's run from others at the price of two questions to Spark."""
+    context = _classic_context(df)
+    if context is None:
+        return "", own_run
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    return str(query_id or ""), str(context.getLocalProperty("spark.jobGroup.id") or own_run)
+
+
+def identify(df: DataFrame, location: str | None, own_run: str) -> Identity:
+    """The identity of the run that calls; ConfigError if there is none.
 
     On Classic, Spark's local properties tell query and run, and its engine the checkpoint. On
     Spark Connect neither is set: ``location`` is read as a local path, and ``own_run`` names the
@@ -48,17 +58,20 @@ def identify(df: DataFrame, batch_id: int, location: str | None, own_run: str) -
     context = _classic_context(df)
     query_id = context and context.getLocalProperty("sql.streaming.queryId")
     execution = _execution(df, query_id) if query_id else None
-    run_id = _run_id(context, execution) or own_run
     root = location or (execution and _checkpoint_root(execution))
-    if not query_id:
-        query_id = _query_id_of(df, root)
     return Identity(
-        query_id,
-        run_id,
-        _digest(df, root, batch_id),
+        query_id or _query_id_of(df, root),
+        _run_id(context, execution) or own_run,
+        root,
         _trigger_age_us(df, execution),
         _settings(df, context),
     )
+
+
+def offsets_digest(df: DataFrame, root: str | None, batch_id: int) -> str | None:
+    """The digest of Spark's ``offsets/<batch_id>``, None where it can't be read."""
+    content = _read(df, root, f"offsets/{batch_id}") if root else None
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def new_run_id() -> str:
@@ -130,16 +143,21 @@ def _query_id_of(df: DataFrame, root: str | None) -> str:
     return str(json.loads(text)["id"])
 
 
-def _digest(df: DataFrame, root: str | None, batch_id: int) -> str | None:
-    content = _read(df, root, f"offsets/{batch_id}") if root else None
-    return None if content is None else hashlib.sha256(content).hexdigest()
-
-
 def _read(df: DataFrame, root: str, name: str) -> bytes | None:
-    """A file of the checkpoint, by Hadoop where there is a JVM, else by its local path."""
+    """A file of the checkpoint: by its local path, else by Hadoop where there is a JVM.
+
+    The driver's Python and its JVM share a host, and a local read saves a dozen questions to it.
+    """
     root = root.rstrip("/")
-    if _classic_context(df) is None:
-        return _read_local(root, name)
+    content = _read_local(root, name)
+    if content is None and _classic_context(df) is not None:
+        content = _read_hadoop(df, root, name)
+    if content is None:
+        LOGGER.warning("%s/%s can't be read", root, name)
+    return content
+
+
+def _read_hadoop(df: DataFrame, root: str, name: str) -> bytes | None:
     try:
         session: Any = df.sparkSession
         jvm = session.sparkContext._jvm
@@ -151,7 +169,7 @@ def _read(df: DataFrame, root: str, name: str) -> bytes | None:
         finally:
             stream.close()
     except (Py4JError, TypeError) as error:
-        LOGGER.warning("%s/%s can't be read (%s)", root, name, type(error).__name__)
+        LOGGER.debug("Hadoop can't read %s/%s: %s", root, name, type(error).__name__)
         return None
 
 
@@ -159,8 +177,7 @@ def _read_local(root: str, name: str) -> bytes | None:
     path = unquote(urlparse(root).path) if root.startswith("file:") else root
     try:
         return (Path(path) / name).read_bytes()
-    except OSError as error:
-        LOGGER.warning("%s/%s can't be read (%s)", root, name, type(error).__name__)
+    except OSError:
         return None
 
 

@@ -72,21 +72,31 @@ def with_hashes(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     depend on their order in the frame. The numbers are there because xxhash64 passes over NULLs:
     without them (NULL, 'a') and ('a', NULL) would be equal. Columns travel to Python under their
     numbers, because mapInArrow can't pass names with dots or back-ticks.
+
+    Written with few calls, because each is a question to the JVM, in every batch.
     """
-    plain = df.select(*[_plain(column, number) for number, column in enumerate(columns)])
     numbers = {column.name: number for number, column in enumerate(columns)}
-    parts: list[SparkColumn] = []
-    for place, name in enumerate(sorted(numbers)):
-        parts += [F.lit(place), F.col(_numbered(numbers[name]))]
-    return plain.withColumn(HASH_COLUMN, F.xxhash64(*parts))
+    plain = df.toDF(*[_numbered(number) for number in range(len(columns))])
+    changed = {
+        _numbered(numbers[column.name]): kept
+        for column in columns
+        if (kept := _kept(column, _numbered(numbers[column.name]))) is not None
+    }
+    if changed:
+        plain = plain.withColumns(changed)
+    parts = ", ".join(
+        f"{place}, {_numbered(numbers[name])}" for place, name in enumerate(sorted(numbers))
+    )
+    return plain.selectExpr("*", f"xxhash64({parts}) AS {HASH_COLUMN}")
 
 
-def _plain(column: Column, number: int) -> SparkColumn:
-    source = F.col(quoted(column.name))
+def _kept(column: Column, name: str) -> SparkColumn | None:
+    """The form in which a column is kept, None where it is as it is."""
+    if column.json:
+        return F.to_json(F.col(name), _JSON_OPTIONS)
     if column.type.startswith("string collate"):
-        source = source.cast("string")  # texts that a collation takes for equal differ here
-    kept = F.to_json(source, _JSON_OPTIONS) if column.json else source
-    return kept.alias(_numbered(number))
+        return F.col(name).cast("string")  # texts that a collation takes for equal differ here
+    return None
 
 
 def _numbered(number: int) -> str:
@@ -107,8 +117,3 @@ def hashed(
         )
     keys = [_numbered(names.index(name)) for name in partition_by] or [HASH_COLUMN]
     return frame.repartition(num_partitions, *[F.col(key) for key in keys])
-
-
-def quoted(name: str) -> str:
-    """A column's name as one reference, whatever dots or back-ticks it holds."""
-    return "`" + name.replace("`", "``") + "`"

@@ -26,7 +26,13 @@ from spark_eoc.errors import (
 )
 from spark_eoc.failpoints import hit
 from spark_eoc.sinks.attempts import StageWatch
-from spark_eoc.sinks.checkpoint import Identity, identify, new_run_id
+from spark_eoc.sinks.checkpoint import (
+    Identity,
+    identify,
+    new_run_id,
+    offsets_digest,
+    run_key,
+)
 from spark_eoc.sinks.entries import Call, Control, Fingerprint, Refused, UnitEntry
 from spark_eoc.sinks.frame import describe_columns, hashed, with_hashes
 from spark_eoc.sinks.ledger import (
@@ -111,7 +117,7 @@ class Writer:
         self._sink = sink
         self._options = options
         self._own_run_id = new_run_id()
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[tuple[str, str], _Run] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._sink!r})"
@@ -126,12 +132,11 @@ class Writer:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Writes ``df`` as batch ``batch_id``; one Spark action, two for a partly applied batch."""
         columns = describe_columns(df)
-        identity = identify(df, batch_id, self._options.checkpoint_location, self._own_run_id)
-        run = self._runs.setdefault(identity.run_id, _Run(identity.trigger_age_us))
+        run = self._run(df)
         if run.columns != columns:
             target = self._sink.check(columns)
             run.writer_id, run.columns = self._options.writer_id or target, columns
-        call = self._call(run, identity, batch_id)
+        call = self._call(run, batch_id, offsets_digest(df, run.identity.root, batch_id))
         hit("batch.before_open")
         decision = self._sink.open_batch(
             call.writer_id,
@@ -147,20 +152,27 @@ class Writer:
         hit("batch.after_open")
         batch.write(decision.control)
 
-    def _call(self, run: _Run, identity: Identity, batch_id: int) -> Call:
+    def _run(self, df: DataFrame) -> _Run:
+        key = run_key(df, self._own_run_id)
+        if key not in self._runs:
+            location = self._options.checkpoint_location
+            self._runs[key] = _Run(identify(df, location, self._own_run_id))
+        return self._runs[key]
+
+    def _call(self, run: _Run, batch_id: int, digest: str | None) -> Call:
         options = self._options
-        split = {"partitioning": options.partitioning, **identity.settings}
+        split = {"partitioning": options.partitioning, **run.identity.settings}
         if options.partitioning == "hash":
             split["num_partitions"] = str(options.num_partitions)
             split["partition_by"] = ",".join(options.partition_by)
         return Call(
             writer_id=run.writer_id,
-            query_id=identity.query_id,
-            run_id=identity.run_id,
+            query_id=run.identity.query_id,
+            run_id=run.identity.run_id,
             batch_id=batch_id,
             token=secrets.token_hex(16),
             first=not run.opened,
-            offsets_digest=identity.digest,
+            offsets_digest=digest,
             adopt=options.on_new_checkpoint == "adopt",
             split=json.dumps(split, sort_keys=True),
         )
@@ -176,8 +188,9 @@ class Writer:
 class _Run:
     """What a writer remembers of one run of a query; nothing of it decides about rows."""
 
-    def __init__(self, age_us: int) -> None:
-        self._began = time.monotonic() - age_us / 1e6
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._began = time.monotonic() - identity.trigger_age_us / 1e6
         self.opened = False
         self.columns: Sequence[Column] | None = None
         self.writer_id = ""

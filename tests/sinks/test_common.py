@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from spark_eoc.errors import ConfigError, ReplayMismatchError
 from spark_eoc.sinks import task
 from spark_eoc.sinks.attempts import StageWatch
-from spark_eoc.sinks.checkpoint import identify
+from spark_eoc.sinks.checkpoint import identify, offsets_digest
 from spark_eoc.sinks.entries import Applied, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
 from spark_eoc.sinks.frame import describe_columns, with_hashes
 from spark_eoc.sinks.ledger import Close, Compare, Open
@@ -143,19 +143,17 @@ def test_identity_without_sparks_properties_comes_from_the_checkpoint(
     file: scheme change nothing; without a location it is refused."""
     df = spark.range(1)
     with pytest.raises(ConfigError, match="checkpoint_location"):
-        identify(df, 0, None, "own")
+        identify(df, None, "own")
     (tmp_path / "metadata").write_text(json.dumps({"id": "the-query"}))
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets/3").write_text("v1\n{}\n7")
     found = [
-        identify(df, 3, location, "own")
+        identify(df, location, "own")
         for location in (str(tmp_path), f"{tmp_path}/", f"file:{tmp_path}")
     ]
-    assert {(f.query_id, f.run_id, f.digest) for f in found} == {
-        ("the-query", "own", found[0].digest)
-    }
-    assert found[0].digest
-    assert identify(df, 4, str(tmp_path), "own").digest is None
+    assert {(f.query_id, f.run_id) for f in found} == {("the-query", "own")}
+    assert len({offsets_digest(df, f.root, 3) for f in found} - {None}) == 1
+    assert offsets_digest(df, found[0].root, 4) is None
 
 
 def watch(attempts: dict[int, int], *, local: bool) -> bool:
