@@ -10,13 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from source_runs import Run
 
 import spark_eoc
 from spark_eoc.buffer.reader import LogReader
 from spark_eoc.buffer.writer import LogWriter
 from spark_eoc.testing.processes import read_process, send
 from spark_eoc.testing.wait import until
+from tests.source.source_runs import Run
 
 pytestmark = pytest.mark.compat
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
