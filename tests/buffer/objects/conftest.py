@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("obstore", reason="pip install 'spark-eoc[objectstore]'")
-
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.wait import until
 

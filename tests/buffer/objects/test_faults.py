@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+pytest.importorskip("obstore", reason="pip install 'spark-eoc[objectstore]'")
+
 from spark_eoc.buffer import BufferOptions, LineBlock, Run
 from spark_eoc.buffer.objects import (
     ObjectPosition,
