@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from spark_eoc.buffer.consumers import ConsumerPosition
 from spark_eoc.buffer.directory import read_identity
 from spark_eoc.buffer.interface import BufferPosition, BufferReader, BufferWriter
 from spark_eoc.buffer.objects.extent import read_buffer_id
 from spark_eoc.buffer.objects.positions import ObjectPosition
+from spark_eoc.buffer.objects.read import read_object_slice
 from spark_eoc.buffer.objects.reader import ObjectReader
 from spark_eoc.buffer.objects.store import ObstoreObjects, is_object_url
 from spark_eoc.buffer.objects.writer import ObjectWriter
 from spark_eoc.buffer.options import BufferOptions
+from spark_eoc.buffer.read import read_slice
 from spark_eoc.buffer.reader import LogReader
+from spark_eoc.buffer.slices import Slice
 from spark_eoc.buffer.writer import LogWriter
 from spark_eoc.errors import ConfigError, LogError
 
@@ -49,6 +54,12 @@ def open_position(path: str, name: str) -> BufferPosition:
             applied="nothing",
             next_step="see that the bucket may be read, listed and written from the driver",
         ) from error
+
+
+def read_piece(piece: Slice, **wanted: Any) -> Iterator[Any]:
+    """The records of a slice, as ``read_slice`` yields them, from wherever they are."""
+    read = read_object_slice if is_object_url(piece.path) else read_slice
+    return read(piece, **wanted)
 
 
 def holds_buffer(path: str) -> bool:

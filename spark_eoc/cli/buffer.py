@@ -41,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do; see above")
-    add("path", metavar="PATH", help="folder of the buffer")
+    add("path", metavar="PATH", help="folder of the buffer; cat: or its URL")
     add("--from", dest="first", type=int, metavar="OFFSET", help="cat: first record (the start)")
     add("--count", type=int, metavar="N", help="cat: at most so many records")
     add("--forget", metavar="CONSUMER", help="trim: forget this consumer first")
@@ -52,6 +52,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Does the action; 1 if something is damaged or was lost. Raises LogError."""
+    if args.action != "cat" and "://" in args.path:
+        raise ConfigError(
+            f"buffer {args.action} works on a folder; of a buffer in an object store there is cat",
+            applied="nothing",
+            next_step=f"look into it with: spark-eoc buffer cat {args.path}",
+        )
     actions = {
         "ls": _ls,
         "cat": _cat,
@@ -130,15 +136,15 @@ def _expire(args: argparse.Namespace) -> int:
 
 
 def _cat(args: argparse.Namespace) -> int:
-    from spark_eoc.buffer import LogReader, read_slice  # noqa: PLC0415  heavy
+    from spark_eoc.buffer.opening import open_reader, read_piece  # noqa: PLC0415  heavy
 
-    reader = LogReader(args.path)
+    reader = open_reader(args.path)
     first = reader.start_offset() if args.first is None else args.first
     end = reader.end_offset()
     if args.count is not None:
         end = min(end, first + args.count)
     for piece in reader.split(first, end, skip_gaps=True):
-        for batch in read_slice(piece, timestamp=True, offset=True, wait_seconds=0):
+        for batch in read_piece(piece, timestamp=True, offset=True, wait_seconds=0):
             _print_lines(args, batch)
     return 0
 

@@ -320,13 +320,10 @@ def test_a_second_process_reads_what_the_first_has_stored(kept):
     lines = fill(writer, 4)
     code = """
 import sys
-from spark_eoc.buffer.opening import open_reader
-from spark_eoc.buffer.objects import is_object_url, read_object_slice
-from spark_eoc.buffer.read import read_slice
+from spark_eoc.buffer.opening import open_reader, read_piece
 reader = open_reader(sys.argv[1])
-read = read_object_slice if is_object_url(sys.argv[1]) else read_slice
 for piece in reader.split(0, reader.end_offset(), 3):
-    for batch in read(piece):
+    for batch in read_piece(piece):
         for line in batch.column(0).to_pylist():
             print(line.decode())
 """
