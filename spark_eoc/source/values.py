@@ -97,7 +97,7 @@ def read_buffer_path(name: str, text: str) -> str:
             name,
             text,
             "give a plain path on a disk that can append and fsync, without a scheme, or "
-            "s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix",
+            "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix",
         )
     if re.match(r"/(dbfs|Volumes)(/|$)", path):
         raise refused(

@@ -57,7 +57,7 @@ REFUSED = [
     ({**READ, "path": "/b"}, "load()"),
     ({"bufferPath": "s3://bucket"}, "prefix"),
     ({"bufferPath": "s3://key:secret@bucket/b"}, "environment"),
-    ({"bufferPath": "az://account/container/b?sig=secret"}, "environment"),
+    ({"bufferPath": "az://container/b?sig=secret"}, "environment"),
     ({"bufferPath": "s3://bucket/b", "listen": "127.0.0.1:1", "takeoverMs": "1000"}, "newest"),
     ({"bufferPath": "file:/b"}, "scheme"),
     ({"bufferPath": "/dbfs/b"}, "fsync"),
@@ -160,7 +160,7 @@ def test_a_relative_path_is_the_drivers(tmp_path, monkeypatch):
     [
         ("s3://bucket/clicks/", "s3://bucket/clicks"),
         ("gs://bucket/a/b", "gs://bucket/a/b"),
-        ("az://account/container/clicks", "az://account/container/clicks"),
+        ("az://container/clicks", "az://container/clicks"),
     ],
 )
 def test_a_buffer_may_be_in_an_object_store(given, kept):

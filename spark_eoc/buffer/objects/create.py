@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from spark_eoc.buffer.objects.chunk import ChunkHeader, parse_chunk_header
-from spark_eoc.buffer.objects.extent import chunk_name, read_start
+from spark_eoc.buffer.objects.extent import chunk_name, read_fence
 from spark_eoc.buffer.objects.store import Objects
 from spark_eoc.errors import FencedError
 
@@ -44,9 +44,14 @@ def create_chunk(objects: Objects, header: ChunkHeader, data: bytes) -> memoryvi
     return patiently(attempt)
 
 
-def check_not_trimmed(objects: Objects, number: int) -> None:
-    """Raises FencedError if the chunk that was just created lies before the start."""
-    start = patiently(lambda: read_start(objects))
+def check_not_fenced(objects: Objects, number: int, epoch: int) -> None:
+    """Raises FencedError if chunk ``number``, just created, lies before the start, or if a newer
+    writer has claimed the buffer. Such a one may be slower than this, and would find the next
+    number taken for ever; the chunk stays then, which does no harm."""
+    fence = patiently(lambda: read_fence(objects))
+    if fence.claims and fence.claims[-1] > epoch:
+        raise fenced_error(objects, f"epoch {fence.claims[-1]} is claimed")
+    start = fence.starts[-1]
     if start.number <= number:
         return
     try:

@@ -4,6 +4,7 @@
 
     buffer.json            format and buffer id; created once
     start/N-O              chunks below number N are trimmed, O is the first retained record
+    start/claim-E          a writer that will have epoch E wants to start, and finds another at work
     chunks/N               chunk N, numbered densely from 1, 20 digits
     consumers/NAME/V       version V of a consumer's position, the highest counts
 
@@ -29,6 +30,7 @@ from spark_eoc.errors import CorruptLogError
 IDENTITY_NAME = "buffer.json"
 START_FOLDER = "start"
 FORMAT = 1
+_CLAIM = "claim-"
 FIRST_CHUNK = 1
 
 
@@ -81,13 +83,34 @@ def ensure_buffer_id(objects: Objects) -> bytes:
     return found
 
 
+class Fence(NamedTuple):
+    """What one listing of ``start/`` says: start pointers, the one that counts last and at least
+    one, and the epochs that are claimed."""
+
+    starts: list[Start]
+    claims: list[int]
+
+
+def claim_name(epoch: int) -> str:
+    """Name of the object with which a writer claims an epoch."""
+    return f"{START_FOLDER}/{_CLAIM}{epoch:010d}"
+
+
+def read_fence(objects: Objects) -> Fence:
+    """Where the buffer starts, and who wants to take it over."""
+    starts, claims = [], []
+    for name in objects.names(START_FOLDER):
+        if name.startswith(_CLAIM):
+            claims.append(int(name[len(_CLAIM) :]))
+        else:
+            number, _, offset = name.partition("-")
+            starts.append(Start(int(number), int(offset)))
+    return Fence(sorted(starts) or [Start(FIRST_CHUNK, 0)], sorted(claims))
+
+
 def read_starts(objects: Objects) -> list[Start]:
     """All start pointers, the one that counts last; at least one."""
-    found = []
-    for name in objects.names(START_FOLDER):
-        number, _, offset = name.partition("-")
-        found.append(Start(int(number), int(offset)))
-    return sorted(found) or [Start(FIRST_CHUNK, 0)]
+    return read_fence(objects).starts
 
 
 def read_start(objects: Objects) -> Start:

@@ -46,6 +46,7 @@ class Found:
     producers: dict[bytes, ProducerState] = field(default_factory=dict)
     sealed: list[Group] = field(default_factory=list)
     group: Group | None = None
+    claimed: int = 0
 
     @property
     def next_number(self) -> int:

@@ -19,7 +19,7 @@ from spark_eoc.errors import ConfigError
 T = TypeVar("T")
 
 #: What a URL of a buffer may begin with.
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+SCHEMES = ("s3", "s3a", "gs", "az")
 _TEST_SCHEMES = ("file", "memory")
 _URL = re.compile(r"([a-z][a-z0-9]+)://([^/?#@]*)((?:/[^/?#@]+)*)/?")
 _RETRY: dict[str, Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -62,7 +62,7 @@ def checked_url(url: str) -> str:
             "the URL of a buffer in an object store has a scheme, a bucket and a prefix, and "
             "nothing else (the one given is not shown, since it may hold credentials)",
             applied="nothing",
-            next_step="write s3://bucket/prefix, gs://bucket/prefix or az://account/container/"
+            next_step="write s3://bucket/prefix, gs://bucket/prefix or az://container/"
             "prefix, and give credentials in the environment",
         )
     scheme, bucket, prefix = match.groups()

@@ -22,9 +22,15 @@ from spark_eoc.buffer.objects.chunk import (
     pack_chunk,
     parse_chunk_header,
 )
-from spark_eoc.buffer.objects.create import check_not_trimmed, create_chunk, fenced_error
+from spark_eoc.buffer.objects.create import check_not_fenced, create_chunk, fenced_error
 from spark_eoc.buffer.objects.draft import Draft
-from spark_eoc.buffer.objects.extent import FIRST_CHUNK, Start, ensure_buffer_id
+from spark_eoc.buffer.objects.extent import (
+    FIRST_CHUNK,
+    Start,
+    claim_name,
+    ensure_buffer_id,
+    read_fence,
+)
 from spark_eoc.buffer.objects.positions import lowest_object_position
 from spark_eoc.buffer.objects.recover import Found, recover, take_next
 from spark_eoc.buffer.objects.store import Objects, ObstoreObjects
@@ -175,7 +181,7 @@ class ObjectWriter:
                 self._health.check()
                 draft, self._draft = self._draft, None
             if draft is not None:
-                winner = self._create(draft, flags=0)
+                winner = self._send(draft)
                 if winner is not None:
                     there = parse_chunk_header(winner)
                     epoch = there.epoch if there is not None else "not to be read"
@@ -203,11 +209,14 @@ class ObjectWriter:
         Raises LogError if the store refuses; nothing that is needed is gone then.
         """
         self._health.check()
-        committed, now_us = self._look().committed, self._now_us()
+        now_us = self._now_us()
         with self._state:
             groups = [*self._sealed, self._group]
             sealed = [_as_segment(group) for group in self._sealed]
-        count = count_trimmable(sealed, committed, now_us, self.options)
+        # Consumers are only asked for where retention would let something go.
+        count = count_trimmable(sealed, self._next, now_us, self.options)
+        if count:
+            count = count_trimmable(sealed, self._look().committed, now_us, self.options)
         if count:
             start = Start(groups[count].number, groups[count].base_offset)
             with _as_log_error(self.path):
@@ -228,21 +237,28 @@ class ObjectWriter:
     def _begin(self) -> None:
         """Creates the control chunk; where another writer was quicker, behind what that wrote."""
         found = recover(self._objects, self._id)
+        claims = read_fence(self._objects).claims
         while True:
+            found.claimed = claims[-1] if claims else 0
             self._adopt(found)
             draft, self._draft = self._open_draft(), None
             try:
                 winner = self._create(draft, flags=CONTROL_CHUNK)
-            except FencedError:  # the number was trimmed while we looked
+            except FencedError:  # trimmed while we looked, or a third writer is starting
                 found = recover(self._objects, self._id)
+                claims = read_fence(self._objects).claims
                 continue
             if winner is None:
-                return
+                break
+            self._objects.create(claim_name(self._epoch), b"")
+            claims = [*claims, self._epoch]
             take_next(self._id, found, winner)
+        # One that a killed writer has left would do no harm: later epochs lie above it.
+        self._objects.delete([claim_name(epoch) for epoch in claims if epoch < self._epoch])
 
     def _adopt(self, found: Found) -> None:
         self._start = found.start
-        self._epoch: int = found.epoch + 1
+        self._epoch: int = max(found.epoch, found.claimed) + 1
         self._number: int = found.next_number
         self._sealed: list[Group] = list(found.sealed)
         self._group: Group = found.group or Group(FIRST_CHUNK, 0, 0, 0, 0)
@@ -283,6 +299,16 @@ class ObjectWriter:
             self._draft = Draft(self._next, self._epoch, self._id[:TAG_BYTES], table)
         return self._draft
 
+    def _send(self, draft: Draft) -> memoryview | None:
+        try:
+            return self._create(draft, flags=0)
+        except Exception:
+            raise  # `poisoning` says why
+        except BaseException:
+            # Without this chunk there would be a hole before the next.
+            self._health.fail("creating a chunk was interrupted")
+            raise
+
     def _create(self, draft: Draft, flags: int) -> memoryview | None:
         """Makes the draft durable as the next chunk; the winner's bytes if that number is taken.
         The caller holds _syncing, or has the writer for itself."""
@@ -292,7 +318,7 @@ class ObjectWriter:
         winner = create_chunk(self._objects, header, data)
         if winner is None:
             hit("buffer.after_fsync")
-            check_not_trimmed(self._objects, header.number)
+            check_not_fenced(self._objects, header.number, header.epoch)
             self._account(header, groups, len(data))
             hit("buffer.after_publish")
         return winner

@@ -18,7 +18,7 @@ from spark_eoc.buffer.objects import (
     create,
     read_object_slice,
 )
-from spark_eoc.errors import SparkEocError
+from spark_eoc.errors import LogClosedError, SparkEocError
 from tests.buffer.objects.stores import CrashError, FaultyObjects, memory
 
 OPTIONS = BufferOptions(segment_bytes=4096, max_buffer_bytes=1 << 20, retention_ms=0)
@@ -137,6 +137,19 @@ def test_a_lost_answer_is_not_taken_for_another_writer():
     assert writer.sync() == 1
     assert writer.end_offset == 1
     assert ObjectReader(objects.url, objects=objects).end_offset() == 1
+
+
+def test_a_sync_that_is_interrupted_leaves_no_hole():
+    """What it was to store is gone from memory: nothing may be stored behind it."""
+    objects = memory()
+    writer = ObjectWriter.open(objects.url, objects=objects)
+    writer.append(LineBlock.from_lines([b"a"]), receive_time_us=1)
+    writer._objects = FaultyObjects(objects, 1, after=False, crash=True)
+    with pytest.raises(CrashError):
+        writer.sync()
+    writer._objects = objects
+    with pytest.raises(LogClosedError):
+        writer.append(LineBlock.from_lines([b"b"]), receive_time_us=1)
 
 
 def test_a_store_that_gives_no_answer_acknowledges_nothing(monkeypatch):
