@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_eoc.errors import ConfigError
+from spark_eoc.errors import ConfigError, LogError
 
 if TYPE_CHECKING:
     from spark_eoc.buffer import LogReport
@@ -23,7 +23,8 @@ verify  checks every frame, beside a running writer too; exit code 1 if anything
 repair  makes a damaged buffer fit to be opened: keeps all that can be read, copies each damaged
         file aside, leaves a hole in the numbers for what is lost; needs the writer stopped
 trim    deletes what every consumer has committed, now, whatever the retention; with --forget
-        a consumer that is gone for good holds nothing back any more; needs the writer stopped
+        a consumer that is gone for good holds nothing back any more; needs the writer stopped,
+        but for a buffer in an object store, where it only forgets
 expire  forgets the sequence numbers of producers that sent nothing for --idle-days; one that
         comes back and goes on with its old numbers is refused; needs the writer stopped"""
 
@@ -41,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do; see above")
-    add("path", metavar="PATH", help="folder of the buffer; cat: or its URL")
+    add("path", metavar="PATH", help="folder of the buffer, or for cat and trim --forget its URL")
     add("--from", dest="first", type=int, metavar="OFFSET", help="cat: first record (the start)")
     add("--count", type=int, metavar="N", help="cat: at most so many records")
     add("--forget", metavar="CONSUMER", help="trim: forget this consumer first")
@@ -52,12 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Does the action; 1 if something is damaged or was lost. Raises LogError."""
-    if args.action != "cat" and "://" in args.path:
-        raise ConfigError(
-            f"buffer {args.action} works on a folder; of a buffer in an object store there is cat",
-            applied="nothing",
-            next_step=f"look into it with: spark-eoc buffer cat {args.path}",
-        )
+    if "://" in args.path and args.action != "cat":
+        return _in_store(args)
     actions = {
         "ls": _ls,
         "cat": _cat,
@@ -115,6 +112,30 @@ def _trim(args: argparse.Namespace) -> int:
         writer.close()
     facts = {"start_offset": start, "before": before, "forgotten": forgotten}
     print(json.dumps(facts) if args.json else f"starts at {start}, before at {before}")
+    return 0
+
+
+def _in_store(args: argparse.Namespace) -> int:
+    """What else there is for an object store: to forget a consumer. Its writer, which would be
+    fenced by one of ours, trims by itself."""
+    from spark_eoc.buffer.objects import (  # noqa: PLC0415  heavy
+        ObstoreObjects,
+        remove_object_consumer,
+    )
+
+    if args.action != "trim" or not args.forget:
+        raise ConfigError(
+            f"buffer {args.action} works on a folder; of a buffer in an object store there is "
+            "cat, and trim --forget CONSUMER",
+            applied="nothing",
+            next_step=f"look into it with: spark-eoc buffer cat {args.path}",
+        )
+    try:
+        forgotten = remove_object_consumer(ObstoreObjects(args.path), args.forget)
+    except OSError as error:
+        raise LogError(str(error), next_step="see to bucket and credentials") from error
+    text = f"{args.forget} {'is forgotten' if forgotten else 'is not there'}; the writer trims"
+    print(json.dumps({"forgotten": forgotten}) if args.json else text)
     return 0
 
 

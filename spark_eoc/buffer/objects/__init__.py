@@ -19,7 +19,11 @@ Not promised: anything on a store that overwrites silently, or whose objects are
 ``store.py`` all requests.
 """
 
-from spark_eoc.buffer.objects.positions import ObjectPosition, read_object_positions
+from spark_eoc.buffer.objects.positions import (
+    ObjectPosition,
+    read_object_positions,
+    remove_object_consumer,
+)
 from spark_eoc.buffer.objects.read import read_object_slice
 from spark_eoc.buffer.objects.reader import ObjectReader
 from spark_eoc.buffer.objects.store import Objects, ObstoreObjects, is_object_url
@@ -34,4 +38,5 @@ __all__ = [
     "is_object_url",
     "read_object_positions",
     "read_object_slice",
+    "remove_object_consumer",
 ]

@@ -157,6 +157,15 @@ def read_object_positions(objects: Objects) -> dict[str, Position]:
     }
 
 
+def remove_object_consumer(objects: Objects, name: str) -> bool:
+    """Forgets a consumer, so that it holds nothing back any more; False if there was none. Where
+    a reader still has it, its next move brings it back: whether one has, the store can't tell."""
+    folder = f"{FOLDER}/{quote(name, safe='')}"
+    versions = objects.names(folder)
+    objects.delete([f"{folder}/{version}" for version in versions])
+    return bool(versions)
+
+
 def lowest_object_position(objects: Objects) -> Position:
     """The lowest of all consumers' positions, each number by itself; 0 without any."""
     positions = read_object_positions(objects).values()

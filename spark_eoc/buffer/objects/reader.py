@@ -194,7 +194,8 @@ class ObjectReader:
 
     def _check_range(self, start: int, end: int) -> None:
         self.reach(end)
-        first, last = self.start_offset(), self.end_offset()
+        seen = self._seen or self._look()
+        first, last = seen.start.offset, seen.last.end_offset if seen.last is not None else 0
         if start < first or end > last or start > end:
             raise _out_of_range(
                 f"records {start} to {end} are not all in buffer {self.path}, which holds "
@@ -205,7 +206,8 @@ class ObjectReader:
     def _first(self, passes: Callable[[ChunkHeader], bool]) -> ChunkHeader:
         """The first chunk that passes, where all behind it do, the last one included; about as
         many requests as the logarithm of the chunks that are in question."""
-        seen = self._extent()
+        # What was last seen will do: the caller has checked its range by that.
+        seen = self._seen or self._look()
         if seen.last is None:
             raise _out_of_range(f"buffer {self.path} holds nothing", 0)
         low, high = seen.start.number, seen.last.number

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("obstore", reason="pip install 'spark-eoc[objectstore]'")
 
 from spark_eoc.buffer import LineBlock
-from spark_eoc.buffer.opening import open_reader, open_writer
+from spark_eoc.buffer.opening import open_position, open_reader, open_writer
 from spark_eoc.errors import ConfigError, LogError, UnacknowledgedError
 from spark_eoc.producer import LineProducer
 from spark_eoc.testing.ports import free_port
@@ -106,6 +106,19 @@ def test_other_tools_say_that_they_work_on_folders():
     )
     assert done.returncode == 1
     assert b"works on a folder" in done.stderr
+
+
+def test_a_consumer_that_is_gone_can_be_forgotten(s3_url):
+    """Else its position would hold the buffer for ever."""
+    open_writer(s3_url).close()
+    open_position(s3_url, "gone").commit(0)
+    for forgotten in (b"true", b"false"):
+        done = subprocess.run(
+            [*CLI, "buffer", "trim", s3_url, "--forget", "gone", "--json"],
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout == b'{"forgotten": ' + forgotten + b"}\n"
 
 
 def test_a_missing_package_names_the_command(monkeypatch):
