@@ -189,9 +189,10 @@ def test_the_newest_reader_of_a_name_has_its_position():
 class Racer(threading.Thread):
     """Sends numbered lines as one producer through writers of its own, fenced again and again."""
 
-    def __init__(self, objects, name, lines):
+    def __init__(self, objects, name, lines, per_chunk):
         super().__init__()
         self.objects, self.producer, self.lines = objects, name, lines
+        self.per_chunk = per_chunk
         self.acknowledged, self.fenced, self.failure = 0, 0, None
 
     def run(self):
@@ -209,23 +210,26 @@ class Racer(threading.Thread):
             assert sequence >= self.acknowledged
             self.acknowledged = sequence
             while sequence < self.lines:
-                sequence += 1
+                count = min(self.per_chunk, self.lines - sequence)
+                numbers = range(sequence + 1, sequence + count + 1)
                 block = LineBlock.from_lines(
-                    [b"%s %d" % (self.producer, sequence)], [Run(self.producer, 1, sequence)]
+                    [b"%s %d" % (self.producer, number) for number in numbers],
+                    [Run(self.producer, count, sequence + 1)],
                 )
                 writer.append(block, receive_time_us=1)
                 writer.sync()
+                sequence += count
                 self.acknowledged = sequence
         except (FencedError, LogClosedError):
             self.fenced += 1
 
 
-def race(objects, lines):
-    racers = [Racer(objects, name, lines) for name in (b"a", b"b")]
+def race(objects, lines, per_chunk=1):
+    racers = [Racer(objects, name, lines, per_chunk) for name in (b"a", b"b")]
     for racer in racers:
         racer.start()
     for racer in racers:
-        racer.join(120)
+        racer.join(1500)
     assert [racer.failure for racer in racers] == [None, None]
     found = read_all(objects)
     for racer in racers:
@@ -243,6 +247,15 @@ def test_two_racing_writers_lose_and_double_nothing():
 def test_two_racing_writers_on_a_real_server(s3_server):
     """The same over HTTP."""
     assert race(ObstoreObjects(f"s3://eoc/{uuid.uuid4().hex}"), 40) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_lines_of_two_racing_writers_on_a_real_server(s3_server):
+    """As above, and the number of take-overs is printed."""
+    taken = race(ObstoreObjects(f"s3://eoc/{uuid.uuid4().hex}"), 500_000, per_chunk=1000)
+    print(f"a million lines, {taken} times fenced")
+    assert taken > 10
 
 
 def test_a_writer_that_starts_is_not_kept_waiting_by_a_quicker_one():
