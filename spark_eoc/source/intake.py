@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from spark_eoc.buffer.interface import BufferWriter
+from spark_eoc.buffer.objects.store import is_object_url
 from spark_eoc.buffer.opening import open_writer
 from spark_eoc.buffer.options import BufferOptions
 from spark_eoc.errors import ConfigError, LogLockedError
@@ -19,6 +21,7 @@ LOG = logging.getLogger("spark_eoc.source")
 #: A killed runner's lock is free within 0.3 s; a live one's may never be.
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 2.0
+_PORT_SECONDS = 5.0
 _WITHOUT_BOUND = 1 << 62
 
 
@@ -80,11 +83,22 @@ class Intake:
                 self._options.buffer_path, buffer_options(self._options), takeover_ms=takeover_ms
             )
             try:
-                self._receiver = start_receiver(writer, receiver_options(self._options))
+                self._receiver = self._start_receiver(writer)
             except BaseException:
                 writer.close()
                 raise
             self._writer = writer
+
+    def _start_receiver(self, writer: BufferWriter) -> Receiver:
+        # No lock makes us wait there until a killed runner is gone, and with it its port.
+        patience = _PORT_SECONDS if is_object_url(self._options.buffer_path) else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return start_receiver(writer, receiver_options(self._options))
+            except ConfigError:
+                if time.monotonic() >= deadline or self._stopping.wait(_FIRST_RETRY_SECONDS):
+                    raise
 
     def _wait(self) -> None:
         seconds = _FIRST_RETRY_SECONDS

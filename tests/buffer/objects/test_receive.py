@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -15,6 +17,8 @@ from spark_eoc.buffer import LineBlock
 from spark_eoc.buffer.opening import open_position, open_reader, open_writer
 from spark_eoc.errors import ConfigError, LogError, UnacknowledgedError
 from spark_eoc.producer import LineProducer
+from spark_eoc.source.intake import Intake
+from spark_eoc.source.options import parse_options
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.wait import until
 
@@ -106,6 +110,21 @@ def test_other_tools_say_that_they_work_on_folders():
     )
     assert done.returncode == 1
     assert b"works on a folder" in done.stderr
+
+
+def test_a_port_that_a_killed_runner_still_has_is_waited_for(s3_url):
+    """In a folder the lock makes a new runner wait; here there is none."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        options = parse_options({"bufferPath": s3_url, "listen": f"127.0.0.1:{port}"})
+        intake = Intake(options)
+        threading.Timer(0.5, held.close).start()
+        intake.start()
+    intake.check()
+    assert intake.end_offset() == 0
+    intake.stop()
 
 
 def test_a_consumer_that_is_gone_can_be_forgotten(s3_url):
