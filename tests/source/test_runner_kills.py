@@ -14,6 +14,7 @@ import pytest
 import spark_eoc
 from spark_eoc.buffer.reader import LogReader
 from spark_eoc.buffer.writer import LogWriter
+from spark_eoc.errors import LogLockedError
 from spark_eoc.testing.processes import read_process, send
 from spark_eoc.testing.wait import until
 from tests.source.source_runs import Run
@@ -108,7 +109,15 @@ def test_the_socket_sources_script_survives_ten_kills(spark, tmp_path, checkpoin
     assert values == [str(number) for number in range(sent)]
     # S9: five seconds later no process, port or lock is left.
     until(lambda: not runners(), 5, "the end of the source runner")
-    LogWriter.open(path).close()
+    until(lambda: lock_is_free(path), 5, "the end of the writer's lock")
+
+
+def lock_is_free(path):
+    try:
+        LogWriter.open(path).close()
+    except LogLockedError:
+        return False
+    return True
 
 
 def merge(batches, more):

@@ -23,6 +23,7 @@ from spark_eoc.errors import (
 )
 from spark_eoc.sinks.mysql import MySQLWriter
 from spark_eoc.testing.plugin import Database
+from spark_eoc.testing.wait import until
 from tests.sinks.broken import LastPartitionFails
 from tests.sinks.calls import Query
 
@@ -145,6 +146,10 @@ def half_applied(table: Database, spark: SparkSession, query: Query, batch: Data
     with pytest.raises(Exception, match="no"):
         query.call(MySQLWriter(table.url(), "t"), bad, 0)
     query.restart()
+    # The job's other tasks may still be writing when it has failed.
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    until(lambda: not any(e.numRunningTasks() for e in tracker.getExecutorInfos()), 60, "its tasks")
+    table.query("SELECT COUNT(*) FROM t LOCK IN SHARE MODE")
     assert 0 < sum(counts(table).values()) < 100
 
 
