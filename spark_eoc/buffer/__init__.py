@@ -17,7 +17,8 @@ shared by machines that don't see each other's locks; a whole buffer put back to
 right). Where a disk has lost what was acknowledged, :func:`repair` gives up exactly that: its
 numbers stay a gap, which readers are told of.
 
-``frame.py`` draws the bytes, ``files.py`` holds all rules of durability, ``recover.py`` those of
+``interface.py`` says what receiver and source need of any buffer; ``objects/`` is the one in an
+object store, and ``opening.py`` chooses by the path. Here, ``frame.py`` draws the bytes, ``files.py`` holds all rules of durability, ``recover.py`` those of
 recovery.
 """
 
