@@ -18,8 +18,8 @@ right). Where a disk has lost what was acknowledged, :func:`repair` gives up exa
 numbers stay a gap, which readers are told of.
 
 ``interface.py`` says what receiver and source need of any buffer; ``objects/`` is the one in an
-object store, and ``opening.py`` chooses by the path. Here, ``frame.py`` draws the bytes, ``files.py`` holds all rules of durability, ``recover.py`` those of
-recovery.
+object store, and ``opening.py`` chooses by the path. Here, ``frame.py`` draws the bytes,
+``files.py`` holds all rules of durability, ``recover.py`` those of recovery.
 """
 
 from spark_eoc.buffer.block import LineBlock, ProducerState, Run
