@@ -25,17 +25,24 @@ from spark_eoc.testing.wait import until
 CLI = [sys.executable, "-c", "import sys; from spark_eoc.cli import main; sys.exit(main())"]
 
 
-def begin(url, port):
-    daemon = subprocess.Popen(
-        [*CLI, "receive", "--buffer", url, "--listen", f"127.0.0.1:{port}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert b"ready" in daemon.stdout.readline()
-    return daemon
+@pytest.fixture
+def begin():
+    """Starts daemons that are ready; none is left behind, also when the test fails."""
+    daemons = []
+
+    def start(url, port):
+        command = [*CLI, "receive", "--buffer", url, "--listen", f"127.0.0.1:{port}"]
+        daemons.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        assert b"ready" in daemons[-1].stdout.readline()
+        return daemons[-1]
+
+    yield start
+    for daemon in daemons:
+        daemon.kill()
+        daemon.wait()
 
 
-def test_a_daemon_that_is_killed_and_one_that_is_replaced_lose_nothing(s3_url):
+def test_a_daemon_that_is_killed_and_one_that_is_replaced_lose_nothing(s3_url, begin):
     """Every line once and in order over a SIGKILL and a take-over; the daemon that was replaced
     ends with FencedError and exit code 1, and no output holds a secret."""
     lines = [b"line %d" % number for number in range(300)]
