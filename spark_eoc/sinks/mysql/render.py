@@ -29,11 +29,14 @@ class Fit:
     """What the target's column keeps of a value; None where it keeps all.
 
     ``fraction_digits`` are decimals of seconds or of a DECIMAL, ``nan_as_null`` turns NaN and
-    infinity into NULL instead of refusing them.
+    infinity into NULL instead of refusing them. Whole numbers beyond ``exact_integers``, and texts
+    in which the pattern ``cut_text`` is found, would be rounded.
     """
 
     fraction_digits: int | None = None
     nan_as_null: bool = False
+    exact_integers: int | None = None
+    cut_text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def render(column: pa.Array, fit: Fit, name: str) -> Literal:
     if is_a.is_boolean(kind):
         literal = Literal(_text(pc.cast(column, pa.uint8())))
     elif is_a.is_integer(kind):
-        literal = Literal(_text(column))
+        literal = Literal(_text(_exact_integers(column, fit, name)))
     elif is_a.is_floating(kind):
         literal = Literal(_text(_finite(pc.cast(column, pa.float64()), fit, name)))
     elif is_a.is_decimal(kind):
@@ -169,7 +172,7 @@ def render(column: pa.Array, fit: Fit, name: str) -> Literal:
     elif is_a.is_timestamp(kind):
         literal = Literal(_text(_whole_time(column, fit, name)), quoted=True)
     elif is_a.is_string(kind) or is_a.is_large_string(kind):
-        literal = Literal(_escaped(pc.cast(column, pa.binary())), quoted=True)
+        literal = Literal(_escaped(_uncut(pc.cast(column, pa.binary()), fit, name)), quoted=True)
     elif is_a.is_binary(kind) or is_a.is_large_binary(kind):
         literal = Literal(_escaped(pc.cast(column, pa.binary())), prefix="_binary", quoted=True)
     else:
@@ -186,6 +189,27 @@ def _escaped(column: pa.Array) -> pa.Array:
     if data is None or not _QUOTE.search(memoryview(data)):
         return column
     return pc.replace_substring(column, b"'", b"''")
+
+
+def _exact_integers(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    edges = pc.min_max(column).as_py() if fit.exact_integers is not None else {}
+    if max((abs(edge) for edge in edges.values() if edge), default=0) > (fit.exact_integers or 0):
+        raise _refused(
+            name,
+            f"whole numbers beyond {fit.exact_integers}, which the table's column would round",
+            "make the table's column BIGINT, or cast it in the query",
+        )
+    return column
+
+
+def _uncut(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    if fit.cut_text is not None and pc.any(pc.match_substring_regex(column, fit.cut_text)).as_py():
+        raise _refused(
+            name,
+            "text with more than the table's column keeps, which would be rounded silently",
+            "cast it in the query to the type of the table's column",
+        )
+    return column
 
 
 def _finite(column: pa.Array, fit: Fit, name: str) -> pa.Array:

@@ -28,7 +28,7 @@ from spark_eoc.sinks.mysql.create import create_statement
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
 from spark_eoc.sinks.mysql.render import Around, Fit, statements
 from spark_eoc.sinks.mysql.statement import Insert, check_merge
-from spark_eoc.sinks.mysql.target import check_server, check_table, read_shape
+from spark_eoc.sinks.mysql.target import TableColumn, check_server, check_table, read_shape
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
 
@@ -101,7 +101,7 @@ class MySQLSink(Sink):
             shape.database,
             shape.name,
             {name: column.name for name, column in matched.items()},
-            {n: Fit(c.fraction_digits, self.nan_as_null) for n, c in matched.items()},
+            {name: _fit(column, self.nan_as_null) for name, column in matched.items()},
         )
         return f"{shape.database}.{shape.name}"
 
@@ -178,6 +178,7 @@ class MySQLSink(Sink):
         if layout is None:
             raise RuntimeError("check() comes before apply()")
         names = layout.names
+        _refuse_null_keys(rows, self.key)
         insert = Insert(
             layout.database,
             layout.table,
@@ -224,6 +225,22 @@ class MySQLSink(Sink):
         except SinkUnavailableError as error:
             return _as_row(error)
         return decide_after_error(entry, unit)
+
+
+def _fit(column: TableColumn, nan_as_null: bool) -> Fit:
+    return Fit(column.fraction_digits, nan_as_null, column.exact_integers, column.cut_text)
+
+
+def _refuse_null_keys(rows: Rows, key: Sequence[str]) -> None:
+    for name in key:
+        if rows.table.column(name).null_count:
+            raise BadRowError(
+                f"column {name!r} of the key holds NULL, which no unique index finds again: each "
+                "batch would append such a row",
+                applied="nothing of this partition",
+                next_step="filter or coalesce it in the query",
+                column=name,
+            )
 
 
 def _max_packet(connection: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.store import Column
 
+LOGGER = logging.getLogger("spark_eoc.sinks")
 _TIMES = ("timestamp", "timestamp_ntz")
+#: Whole numbers that a column of this type holds exactly, up to here.
+_EXACT = {"float": 1 << 24, "double": 1 << 53}
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,25 @@ class TableColumn:
     nullable: bool
     defaulted: bool
     generated: bool
+    collation: str = ""
+
+    @property
+    def exact_integers(self) -> int | None:
+        """The largest whole number up to which all are kept; None where the server refuses what
+        it can't keep."""
+        return _EXACT.get(self.type)
+
+    @property
+    def cut_text(self) -> str | None:
+        """A pattern of the texts that the server would round or cut in silence; None for columns
+        that keep or refuse every text."""
+        if self.type == "date":
+            return "[0-9][ T].*[1-9]"
+        digits = self.fraction_digits
+        if digits is None:
+            return None
+        finer = rf"\.[0-9]{{{digits}}}[0-9]*[1-9]"
+        return finer if self.type in ("datetime", "timestamp", "time") else f"{finer}|[0-9.][eE]"
 
     @property
     def fraction_digits(self) -> int | None:
@@ -68,7 +91,7 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
     columns = _rows(
         connection,
         "SELECT column_name, data_type, numeric_scale, datetime_precision, is_nullable, "
-        "column_default, extra FROM information_schema.columns "
+        "column_default, extra, collation_name FROM information_schema.columns "
         "WHERE table_schema=%s AND table_name=%s ORDER BY ordinal_position",
         schema,
         name,
@@ -80,7 +103,7 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
 
 
 def _column(row: Sequence[Any]) -> TableColumn:
-    name, kind, scale, digits, nullable, default, extra = row
+    name, kind, scale, digits, nullable, default, extra, collation = row
     extra = (extra or "").lower()
     return TableColumn(
         name,
@@ -90,20 +113,24 @@ def _column(row: Sequence[Any]) -> TableColumn:
         nullable == "YES",
         default is not None or "auto_increment" in extra or "default_generated" in extra,
         "generated" in extra.replace("default_generated", ""),
+        collation or "",
     )
 
 
 def _unique(connection: Any, schema: str, table: str) -> dict[str, tuple[str, ...]]:
     found = _rows(
         connection,
-        "SELECT index_name, column_name FROM information_schema.statistics WHERE non_unique=0 "
+        "SELECT index_name, column_name, sub_part FROM information_schema.statistics "
+        "WHERE non_unique=0 "
         "AND table_schema=%s AND table_name=%s ORDER BY index_name, seq_in_index",
         schema,
         table,
     )
     indexes: dict[str, tuple[str, ...]] = {}
-    for index, column in found:
-        indexes[index] = (*indexes.get(index, ()), column or "(expression)")
+    for index, column, prefix in found:
+        # Of an index on a prefix two different values may be one key.
+        name = "(expression)" if column is None else f"{column}({prefix})" if prefix else column
+        indexes[index] = (*indexes.get(index, ()), name)
     return indexes
 
 
@@ -167,6 +194,7 @@ def check_table(
     _check_left_out(shape, taken, where)
     if key is not None:
         _check_key(shape, [matched[name].name for name in key], allow, where)
+        _warn_collation(shape, [matched[name] for name in key], where)
     return matched
 
 
@@ -187,13 +215,7 @@ def _match(shape: TableShape, column: Column, where: str) -> TableColumn:
             next_step="drop it from the frame",
             column=column.name,
         )
-    if column.type in ("float", "double") and found.fraction_digits is not None:
-        raise ConfigError(
-            f"column {column.name!r} is {column.type}, and {found.type} in {where}, which would "
-            "round it silently",
-            next_step="cast it in the query, or make the table's column DOUBLE",
-            column=column.name,
-        )
+    _refuse_rounding(column, found, where)
     if column.type in _TIMES and found.type in ("date", "time", "year"):
         raise ConfigError(
             f"column {column.name!r} is a {column.type}, and {found.type} in {where}, which would "
@@ -202,6 +224,35 @@ def _match(shape: TableShape, column: Column, where: str) -> TableColumn:
             column=column.name,
         )
     return found
+
+
+def _refuse_rounding(column: Column, found: TableColumn, where: str) -> None:
+    inexact = (
+        (column.type in ("float", "double") and found.fraction_digits is not None)
+        or (column.type == "double" and found.type == "float")
+        or (column.type.startswith("decimal(") and found.type in _EXACT)
+    )
+    if inexact:
+        raise ConfigError(
+            f"column {column.name!r} is {column.type}, and {found.type} in {where}, which would "
+            "round it silently",
+            next_step=f"cast it in the query, or make the table's column "
+            f"{'DOUBLE' if column.type in _EXACT else column.type.upper()}",
+            column=column.name,
+        )
+
+
+def _warn_collation(shape: TableShape, key: Sequence[TableColumn], where: str) -> None:
+    for column in key:
+        if column.collation and not column.collation.endswith("_bin"):
+            LOGGER.warning(
+                "column %r of %s, part of the key, compares by %s: texts that it takes for equal "
+                "(by case, accents or trailing spaces) are one row there, and different keys for "
+                "Spark, of which the last one written stays",
+                column.name,
+                where,
+                column.collation,
+            )
 
 
 def _check_left_out(shape: TableShape, taken: set[str], where: str) -> None:
