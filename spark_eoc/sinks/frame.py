@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    CharType,
+    DataType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.rows import HASH_COLUMN
@@ -19,6 +30,8 @@ _SCALARS = (
 )  # fmt: skip
 _PREFIXES = ("string", "char(", "varchar(", "decimal(")
 _NESTED = ("struct", "array", "map", "variant")
+#: Types of a map's keys that Spark's JSON writes as they are.
+_KEYS = (StringType, CharType, VarcharType, NumericType, BooleanType)
 # Spark's own default for JSON keeps milliseconds only.
 _JSON_OPTIONS = {
     "timeZone": "UTC",
@@ -52,6 +65,7 @@ def _describe(field: StructField) -> Column:
     if name in _SCALARS or name.startswith(_PREFIXES):
         return Column(field.name, name)
     if name.startswith(_NESTED) and "interval" not in name:
+        _refuse_keys(field.name, field.dataType)
         return Column(field.name, name, json=True)
     raise ConfigError(
         f"column {field.name!r} has type {name}, which no sink can keep unharmed",
@@ -59,6 +73,24 @@ def _describe(field: StructField) -> Column:
         f"df.withColumn({field.name!r}, col({field.name!r}).cast('string'))",
         column=field.name,
     )
+
+
+def _refuse_keys(name: str, kind: DataType) -> None:
+    """Spark writes a map's keys in its own inner form: dates as days, binary as an address."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            _refuse_keys(name, field.dataType)
+    elif isinstance(kind, ArrayType):
+        _refuse_keys(name, kind.elementType)
+    elif isinstance(kind, MapType):
+        if not isinstance(kind.keyType, _KEYS):
+            raise ConfigError(
+                f"column {name!r} holds a map with keys of type {_type_name(kind.keyType)}, which "
+                "Spark can't write as JSON unharmed",
+                next_step="cast the keys to string, with transform_keys",
+                column=name,
+            )
+        _refuse_keys(name, kind.valueType)
 
 
 def _type_name(kind: DataType) -> str:

@@ -14,6 +14,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from spark_eoc.errors import ConfigError, ReplayMismatchError
 from spark_eoc.sinks import task
@@ -263,3 +274,15 @@ def test_the_whole_partition_is_read_before_the_sink_is_touched(
     assert seen == ["end of input", "apply 3"]
     found = task.Report.of_row(tuple(report.to_pylist()[0].values()))
     assert (found.outcome, found.fingerprint) == (Applied(), Fingerprint(3, 3))
+
+
+@pytest.mark.parametrize(
+    "key", [BinaryType(), DateType(), TimestampType(), StructType([StructField("a", DateType())])]
+)
+def test_maps_whose_keys_json_would_harm_are_refused(key: DataType) -> None:
+    """Spark writes such keys as days, as microseconds, or as an address in memory."""
+    harmed = MapType(key, StringType())
+    for kind in (harmed, ArrayType(harmed), StructType([StructField("m", harmed)])):
+        schema = StructType([StructField("m", MapType(StringType(), kind))])
+        with pytest.raises(ConfigError, match="map with keys of type"):
+            describe_columns(SimpleNamespace(schema=schema))  # type: ignore[arg-type]

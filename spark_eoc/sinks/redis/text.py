@@ -96,4 +96,22 @@ def _to_string(array: pa.Array) -> pa.Array:
         )
         text = text.cast(pa.string())
         return pc.binary_join_element_wise(text, "Z", "") if zone else text
-    return array.cast(pa.string())
+    text = array.cast(pa.string())
+    if pa.types.is_decimal(array.type) and pc.any(pc.match_substring(text, "E")).as_py():
+        return _digits(array)
+    return text
+
+
+def _digits(array: pa.Array) -> pa.Array:
+    """Decimals without an exponent, which Arrow writes for small ones: ``0E-18``."""
+    scale = array.type.scale
+    whole = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(array), array.buffers(), offset=array.offset
+    ).cast(pa.string())
+    sign = pc.if_else(pc.starts_with(whole, "-"), "-", "")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(whole, "-"), scale + 1, "0")
+    integer = pc.utf8_slice_codeunits(digits, 0, -scale)
+    fraction = pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(
+        pc.binary_join_element_wise(sign, integer, ""), fraction, "."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from spark_eoc.sinks.redis.cut import Cutter
 from spark_eoc.sinks.redis.operations import arrange, operations
 from spark_eoc.sinks.redis.resp import bulk, bulks, command
 from spark_eoc.sinks.redis.template import KeyTemplate
+from spark_eoc.sinks.redis.text import text_column
 from spark_eoc.sinks.store import Column
 from tests.sinks.redis.driving import redis_sink, rows_of
 
@@ -117,6 +119,19 @@ def test_types_are_known_by_their_first_word() -> None:
     told = Command("hset", KeyTemplate.parse("u:{k}"))
     kinds = ["string collate UNICODE_CI", "varchar(5)", "decimal(38,18)", "timestamp_ntz"]
     told.check_columns([Column("k", kinds[0]), *(Column(kind, kind) for kind in kinds)])
+
+
+@pytest.mark.parametrize("scale", [0, 6, 7, 18, 38])
+def test_decimals_are_digits_never_an_exponent(scale: int, eoc_random: random.Random) -> None:
+    """Arrow alone would write a zero of DECIMAL(38,18) as ``0E-18``; also in slices."""
+    whole = [0, 1, -1, 10**scale // 7] + [eoc_random.randrange(-(10**38), 10**38) for _ in range(9)]
+    with localcontext() as context:
+        context.prec = 80
+        values = [Decimal(number).scaleb(-scale) for number in whole]
+    column = pa.array([None, *values], pa.decimal128(38, scale))
+    expected = [None, *(format(value, "f").encode() for value in values)]
+    assert text_column(column).to_pylist() == expected
+    assert text_column(column.slice(2, 3)).to_pylist() == expected[2:5]
 
 
 def test_a_large_partition_is_arranged_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
