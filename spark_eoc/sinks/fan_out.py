@@ -10,6 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.attempts import StageWatch
 from spark_eoc.sinks.writer import Writer
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
@@ -26,9 +27,17 @@ class FanOut:
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Writes ``df`` to every sink, also after one has failed; then raises the first error."""
+        failed: list[Exception] = []
+        watch = StageWatch(df)
         frame = df.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            failed = [error for w in self._writers if (error := _tried(w, frame, batch_id))]
+            for writer in self._writers:
+                error = _tried(writer, frame, batch_id)
+                failed += [error] if error else []
+                if watch.repeated():
+                    # What is kept may be of two attempts that do not fit; no later writer's own
+                    # watch would see that, so it must compute anew.
+                    frame.unpersist(blocking=True)
         finally:
             frame.unpersist()
         for error in failed[1:]:

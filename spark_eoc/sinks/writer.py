@@ -144,7 +144,7 @@ class Writer:
             lambda view: decide_open(view, replace(call, age_us=run.age_us())),
         )
         names = tuple(column.name for column in columns)
-        batch = _Batch(self._sink, call, self._frame(df, columns), names)
+        batch = _Batch(self._sink, call, self._frame(df, columns), names, df)
         if isinstance(decision, Compare):
             batch.compute_only(decision)
             return
@@ -202,12 +202,16 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Batch:
-    """One batch on its way: the passes over its frame, and its close."""
+    """One batch on its way: the passes over its frame, and its close.
+
+    ``frame`` is ``given``, the one that the caller gave, made ready to be written.
+    """
 
     sink: Sink
     call: Call
     frame: DataFrame
     names: tuple[str, ...]
+    given: DataFrame
 
     def compute_only(self, decision: Compare) -> None:
         """Computes a complete batch to its end: skipping that kills a stateful query."""
@@ -260,6 +264,9 @@ class _Batch:
             frame.unpersist()
 
     def _agree(self, reported: Mapping[int, Fingerprint]) -> None:
+        # A persisted frame (fan_out's, or the caller's) keeps what the first attempt made, and
+        # would agree with the rows that were written of it.
+        self.given.unpersist(blocking=True)
         computed = [r.fingerprint for r in self._collect(FingerprintPass(self.sink, self.names))]
         if Fingerprint.sum(computed) != Fingerprint.sum(list(reported.values())):
             raise ReplayMismatchError(

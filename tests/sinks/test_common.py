@@ -30,12 +30,13 @@ from spark_eoc.errors import ConfigError, ReplayMismatchError
 from spark_eoc.sinks import task
 from spark_eoc.sinks.attempts import StageWatch
 from spark_eoc.sinks.checkpoint import identify, offsets_digest
-from spark_eoc.sinks.entries import Applied, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.sinks.entries import Applied, Call, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.sinks.fan_out import fan_out
 from spark_eoc.sinks.frame import describe_columns, with_hashes
 from spark_eoc.sinks.ledger import Close, Compare, Open
 from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, hash_sum, read_rows
 from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
-from spark_eoc.sinks.writer import Writer, WriterOptions
+from spark_eoc.sinks.writer import Writer, WriterOptions, _Batch
 from tests.sinks.calls import Query
 
 pytestmark = pytest.mark.compat
@@ -214,6 +215,43 @@ def test_after_a_repeated_stage_the_batch_must_agree_with_itself(
     with pytest.raises(ReplayMismatchError, match="twice"):
         query.call(writer, spark.range(100).mapInArrow(anew, "id BIGINT"), 1)
     assert sink.control.last_complete == 0
+
+
+class Kept:
+    """A persisted frame with rows of two attempts, which computed anew holds other rows."""
+
+    def __init__(self) -> None:
+        self.mixed = True
+
+    def unpersist(self, *, blocking: bool = False) -> None:
+        self.mixed = self.mixed and not blocking
+
+    def mapInArrow(self, *_: Any) -> Any:
+        print_of = Fingerprint(10, 1 if self.mixed else 2)
+        return SimpleNamespace(collect=lambda: [(0, str(print_of), None, *[None] * 4, 1, 0)])
+
+
+def test_after_a_repeated_stage_a_persisted_frame_is_not_its_own_witness() -> None:
+    """fan_out persists the batch: read from there it agrees with whatever was written of it."""
+    kept: Any = Kept()
+    batch = _Batch(Memory(), Call("w", "q", "r", 0, "t", first=True), kept, ("a",), kept)
+    with pytest.raises(ReplayMismatchError, match="twice"):
+        batch._agree({0: Fingerprint(10, 1)})
+
+
+def test_after_a_repeated_stage_fan_out_computes_anew_for_the_next_sink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next writer's own watch does not see the attempts of the jobs before it."""
+    monkeypatch.setattr(StageWatch, "__init__", lambda *_: None)
+    monkeypatch.setattr(StageWatch, "repeated", lambda _: True)
+    seen: list[bool] = []
+    monkeypatch.setattr(Writer, "__call__", lambda _, frame, __: seen.append(frame.mixed))
+    kept: Any = Kept()
+    kept.persist = lambda _: kept
+    writers = [Writer(Memory(), WriterOptions()) for _ in range(2)]
+    fan_out(*writers)(kept, 0)
+    assert seen == [True, False]
 
 
 @pytest.mark.usefixtures("believing")
