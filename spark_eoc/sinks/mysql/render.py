@@ -30,13 +30,15 @@ class Fit:
 
     ``fraction_digits`` are decimals of seconds or of a DECIMAL, ``nan_as_null`` turns NaN and
     infinity into NULL instead of refusing them. Whole numbers beyond ``exact_integers``, and texts
-    in which the pattern ``cut_text`` is found, would be rounded.
+    in which the pattern ``cut_text`` is found, would be rounded. With ``invents`` the server puts a
+    value of its own where NULL is given.
     """
 
     fraction_digits: int | None = None
     nan_as_null: bool = False
     exact_integers: int | None = None
     cut_text: str | None = None
+    invents: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,12 @@ def _too_long(length: int, limit: int) -> BadRowError:
 def render(column: pa.Array, fit: Fit, name: str) -> Literal:
     """A column's literals; BadRowError names it if a value can't be kept unharmed."""
     kind = column.type
+    if fit.invents and column.null_count:
+        raise _refused(
+            name,
+            "NULL, for which the table's column, TIMESTAMP NOT NULL, takes the current time",
+            "coalesce it in the query, or ALTER TABLE … MODIFY the column to TIMESTAMP NULL",
+        )
     is_a = pa.types
     if is_a.is_boolean(kind):
         literal = Literal(_text(pc.cast(column, pa.uint8())))

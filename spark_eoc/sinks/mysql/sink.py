@@ -149,11 +149,13 @@ class MySQLSink(Sink):
     def apply(self, unit: Unit, rows: Rows) -> Outcome:
         """See :meth:`Sink.apply`. Whatever goes wrong, the unit entry is looked at first."""
         hit("mysql.before_rows")
-        budget = Budget(self.budget_s, self.address)
+        budget: Budget | None = None
         while True:
             try:
                 return self._attempt(unit, rows)
             except (pymysql.MySQLError, OSError, BadRowError) as error:
+                # From the first error on: a unit that takes long has not used up anything.
+                budget = budget or Budget(self.budget_s, self.address)
                 found = self._look(unit)
                 if found is not None:
                     return found
@@ -228,7 +230,13 @@ class MySQLSink(Sink):
 
 
 def _fit(column: TableColumn, nan_as_null: bool) -> Fit:
-    return Fit(column.fraction_digits, nan_as_null, column.exact_integers, column.cut_text)
+    return Fit(
+        column.fraction_digits,
+        nan_as_null,
+        column.exact_integers,
+        column.cut_text,
+        invents=column.type == "timestamp" and not column.nullable,
+    )
 
 
 def _refuse_null_keys(rows: Rows, key: Sequence[str]) -> None:

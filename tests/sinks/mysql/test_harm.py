@@ -105,3 +105,12 @@ def test_a_key_that_compares_loosely_is_warned_about(
     with caplog.at_level(logging.WARNING, "spark_eoc.sinks"):
         apply(mariadb, Column("x", "string"), pa.array(["a"]), mode="upsert", key=["x"])
     assert ("compares by utf8mb4" in caplog.text) == warned
+
+
+def test_a_null_for_which_the_server_takes_the_current_time_is_refused(mariadb: Database) -> None:
+    """M11: MariaDB does so for TIMESTAMP NOT NULL, in strict mode too."""
+    mariadb.query("CREATE TABLE t (x TIMESTAMP NOT NULL)")
+    refused = apply(mariadb, Column("x", "timestamp"), pa.array([None], pa.timestamp("us")))
+    assert isinstance(refused, Refused)
+    assert "takes the current time" in refused.what
+    assert mariadb.query("SELECT * FROM t") == []

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from spark_eoc.errors import FencedError, ReplayMismatchError, SinkUnavailableError
@@ -415,3 +417,24 @@ def test_a_stopped_run_holds_the_new_one_up_for_the_time_limit_only(table: Datab
         with pytest.raises(Exception, match=r"idle|gone away|Lost connection|4031|1927"):
             connection.query("COMMIT")
     assert ids(table) == [1]
+
+
+def test_a_unit_that_takes_longer_than_the_budget_may_still_meet_a_deadlock(
+    table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is for errors that don't pass, not for a long unit before the first of them."""
+    sink = good(table, retry_minutes=0.005)
+    unit = Run(sink, "r").open()(0)
+    attempt, tries = sink._attempt, []
+
+    def slow(*arguments: Any) -> Outcome:
+        tries.append(1)
+        if len(tries) == 1:
+            time.sleep(0.4)
+            raise pymysql.err.OperationalError(1213, "Deadlock found")
+        return attempt(*arguments)
+
+    monkeypatch.setattr(sink, "_attempt", slow)
+    rows = rows_of(1, 2)
+    assert sink.apply(replace(unit, fingerprint=rows.fingerprint()), rows) == Applied()
+    assert ids(table) == [1, 2]
