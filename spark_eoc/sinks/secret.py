@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 
 class Secret:
@@ -26,14 +25,13 @@ class Secret:
     def __bool__(self) -> bool:
         return bool(self._value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, bytes]:
         plain = self._value.encode()
         mask = secrets.token_bytes(len(plain))
-        return _unmasked, (mask, _xor(plain, mask))
+        return {"mask": mask, "masked": _xor(plain, mask)}
 
-
-def _unmasked(mask: bytes, masked: bytes) -> Secret:
-    return Secret(_xor(masked, mask).decode())
+    def __setstate__(self, state: dict[str, bytes]) -> None:
+        self._value = _xor(state["masked"], state["mask"]).decode()
 
 
 def _xor(left: bytes, right: bytes) -> bytes:
