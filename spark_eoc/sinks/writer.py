@@ -148,6 +148,14 @@ class Writer:
         if isinstance(decision, Compare):
             batch.compute_only(decision)
             return
+        if decision.reset:
+            LOGGER.warning(
+                "writer_id %r now belongs to query %s (on_new_checkpoint='adopt'); what its source "
+                "reads again is written again. Take 'adopt' out again: it holds for each new "
+                "checkpoint",
+                call.writer_id,
+                call.query_id,
+            )
         run.opened = True
         hit("batch.after_open")
         batch.write(decision.control)

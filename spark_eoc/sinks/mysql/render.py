@@ -30,8 +30,9 @@ class Fit:
 
     ``fraction_digits`` are decimals of seconds or of a DECIMAL, ``nan_as_null`` turns NaN and
     infinity into NULL instead of refusing them. Whole numbers beyond ``exact_integers``, and texts
-    in which the pattern ``cut_text`` is found, would be rounded. With ``invents`` the server puts a
-    value of its own where NULL is given.
+    in which the pattern ``cut_text`` is found, would be rounded; of texts longer than
+    ``characters`` the server cuts blanks at the end and refuses the others. With ``invents`` the
+    server puts a value of its own where NULL is given.
     """
 
     fraction_digits: int | None = None
@@ -39,6 +40,7 @@ class Fit:
     exact_integers: int | None = None
     cut_text: str | None = None
     invents: bool = False
+    characters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,12 @@ def _exact_integers(column: pa.Array, fit: Fit, name: str) -> pa.Array:
 
 
 def _uncut(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    if fit.characters is not None and _longest(column, fit.characters) > fit.characters:
+        raise _refused(
+            name,
+            f"text that is too long for the {fit.characters} characters of the table's column",
+            "widen the table's column, or cut it in the query",
+        )
     if fit.cut_text is not None and pc.any(pc.match_substring_regex(column, fit.cut_text)).as_py():
         raise _refused(
             name,
@@ -218,6 +226,17 @@ def _uncut(column: pa.Array, fit: Fit, name: str) -> pa.Array:
             "cast it in the query to the type of the table's column",
         )
     return column
+
+
+def _longest(column: pa.Array, limit: int) -> int:
+    """Characters of the longest text; its bytes up to ``limit``; 0 where one is not UTF-8."""
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    if longest <= limit:
+        return int(longest)
+    try:
+        return int(pc.max(pc.utf8_length(column.cast(pa.string()))).as_py() or 0)
+    except pa.ArrowInvalid:
+        return 0  # the server refuses it
 
 
 def _finite(column: pa.Array, fit: Fit, name: str) -> pa.Array:

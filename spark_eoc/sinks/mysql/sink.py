@@ -236,6 +236,7 @@ def _fit(column: TableColumn, nan_as_null: bool) -> Fit:
         column.exact_integers,
         column.cut_text,
         invents=column.type == "timestamp" and not column.nullable,
+        characters=column.characters,
     )
 
 

@@ -29,6 +29,7 @@ class TableColumn:
     defaulted: bool
     generated: bool
     collation: str = ""
+    characters: int | None = None
 
     @property
     def exact_integers(self) -> int | None:
@@ -91,7 +92,8 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
     columns = _rows(
         connection,
         "SELECT column_name, data_type, numeric_scale, datetime_precision, is_nullable, "
-        "column_default, extra, collation_name FROM information_schema.columns "
+        "column_default, extra, collation_name, character_maximum_length "
+        "FROM information_schema.columns "
         "WHERE table_schema=%s AND table_name=%s ORDER BY ordinal_position",
         schema,
         name,
@@ -103,7 +105,7 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
 
 
 def _column(row: Sequence[Any]) -> TableColumn:
-    name, kind, scale, digits, nullable, default, extra, collation = row
+    name, kind, scale, digits, nullable, default, extra, collation, length = row
     extra = (extra or "").lower()
     return TableColumn(
         name,
@@ -114,6 +116,7 @@ def _column(row: Sequence[Any]) -> TableColumn:
         default is not None or "auto_increment" in extra or "default_generated" in extra,
         "generated" in extra.replace("default_generated", ""),
         collation or "",
+        length if kind.lower() in ("char", "varchar") else None,
     )
 
 

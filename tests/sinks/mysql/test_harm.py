@@ -114,3 +114,15 @@ def test_a_null_for_which_the_server_takes_the_current_time_is_refused(mariadb: 
     assert isinstance(refused, Refused)
     assert "takes the current time" in refused.what
     assert mariadb.query("SELECT * FROM t") == []
+
+
+@pytest.mark.parametrize("harmed", ["abc ", "äöü  ", "abcd"])
+def test_text_longer_than_its_column_is_refused_also_if_it_ends_in_blanks(
+    mariadb: Database, harmed: str
+) -> None:
+    """M11: blanks beyond the column's length are cut with a note only."""
+    mariadb.query("CREATE TABLE t (x VARCHAR(3)) CHARACTER SET utf8mb4")
+    refused = apply(mariadb, Column("x", "string"), pa.array(["ab ", None, harmed]))
+    assert isinstance(refused, Refused)
+    assert "too long for the 3 characters" in refused.what
+    assert apply(mariadb, Column("x", "string"), pa.array(["äö ", "😀😀😀", None])) == Applied()
