@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
@@ -30,10 +30,12 @@ class StageWatch:
         self._before = set(self._jobs())
 
     def repeated(self) -> bool:
-        """True if any stage of a job since construction was attempted more than once."""
+        """True if any stage of a job since construction was attempted more than once, and where
+        that can't be known in time."""
         if self._context is None:
             return False
-        self._settle()
+        if not self._settle():
+            return True
         tracker = self._context.statusTracker()
         return any(
             stage is not None and stage.currentAttemptId > 0
@@ -46,12 +48,20 @@ class StageWatch:
             return []
         return list(self._context.statusTracker().getJobIdsForGroup(self._group))
 
-    def _settle(self) -> None:
+    def _settle(self) -> bool:
         # The status store is fed by a queue; a stage's second attempt may still be in it.
         try:
             self._context._jsc.sc().listenerBus().waitUntilEmpty(_LISTENER_WAIT_MS)
+        except Py4JJavaError:
+            LOGGER.warning(
+                "Spark's listener queue is %d s behind, so a stage that was attempted twice may not "
+                "be known yet; the batch is computed again and compared",
+                _LISTENER_WAIT_MS // 1000,
+            )
+            return False
         except Py4JError as error:
             LOGGER.debug("Spark's listener queue can't be waited for: %s", type(error).__name__)
+        return True
 
 
 def _is_local(context: Any) -> bool:

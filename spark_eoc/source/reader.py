@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -169,7 +169,8 @@ class ReplayableSocketReader(TaskReader, SupportsTriggerAvailableNow):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Spark pickles a reader for its tasks only. A subclass travels whole, for its own `read`.
         if type(self) is ReplayableSocketReader:
-            return _task_reader(self._options), (self._options,)
+            # Tasks connect to nothing, so no secret travels to them.
+            return _task_reader(self._options), (replace(self._options, token=None),)
         return super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> dict[str, Any]:

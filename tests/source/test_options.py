@@ -8,6 +8,7 @@ import pytest
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.source.options import OPTION_NAMES, SourceOptions, parse_options
+from spark_eoc.source.reader import ReplayableSocketReader
 from spark_eoc.source.values import Retention
 
 LISTEN = {"bufferPath": "/b", "listen": "127.0.0.1:9999"}
@@ -181,3 +182,9 @@ def test_secrets_are_not_shown():
     assert "s3cret" not in repr(options)
     assert "/secret" not in repr(options)
     assert pickle.loads(pickle.dumps(options)).token == "s3cret"
+
+
+def test_no_token_travels_to_tasks():
+    """Tasks only read; what is pickled for them may lie on every executor."""
+    options = parse_options({**LISTEN, "token": "s3cret"})
+    assert b"s3cret" not in pickle.dumps(ReplayableSocketReader(options))
