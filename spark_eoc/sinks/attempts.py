@@ -54,8 +54,8 @@ class StageWatch:
             self._context._jsc.sc().listenerBus().waitUntilEmpty(_LISTENER_WAIT_MS)
         except Py4JJavaError:
             LOGGER.warning(
-                "Spark's listener queue is %d s behind, so a stage that was attempted twice may not "
-                "be known yet; the batch is computed again and compared",
+                "Spark's listener queue is %d s behind, so a stage that was attempted twice may "
+                "not be known yet; the batch is computed again and compared",
                 _LISTENER_WAIT_MS // 1000,
             )
             return False
