@@ -26,7 +26,6 @@ SCOPES = {
 DEEPER = {
     "crashes and another partitioning": Scope(splits=OTHER, runs=3, crashes=1),
     "repeated calls and lost answers": Scope(splits=FINER, runs=2, repeated_calls=1),
-    "two crashes, two lost answers": Scope(splits=ONE, runs=3, crashes=2, lost_answers=2),
 }
 
 
