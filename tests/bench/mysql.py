@@ -235,7 +235,9 @@ def ageing(bench: Bench, batches: int) -> None:
         if batch_id in (HISTORY, batches - 1):
             sizes[batch_id] = bench.server.query("SELECT COUNT(*) FROM bench.aged_history")[0][0]
     early, late = (statistics.median(part) for part in (seconds[50:250], seconds[-200:]))
-    report(what=f"MySQL, batch {batches:,}, time", against="batch 100", ratio=late / early, at_most=1.1)
+    report(
+        what=f"MySQL, batch {batches:,}, time", against="batch 100", ratio=late / early, at_most=1.1
+    )
     report(
         what=f"MySQL, batch {batches:,}, ledger rows", against="batch 100",
         ratio=sizes[batches - 1] / sizes[HISTORY], at_most=1.1,
