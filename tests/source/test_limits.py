@@ -102,7 +102,12 @@ def test_once_takes_all_there_is(start, buffer):
     assert start(maxRowsPerTrigger=30, trigger={"once": True}).finish().sizes == [100]
 
 
-def test_a_full_buffer_with_a_slow_query_never_stands_still(start, buffer_of, tmp_path):
+@pytest.mark.parametrize(
+    "lines",
+    [25_000, pytest.param(600_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])],
+    ids=["seconds", "minutes"],
+)
+def test_a_full_buffer_with_a_slow_query_never_stands_still(start, buffer_of, tmp_path, lines):
     """`commit` comes only when a next batch is planned: a buffer that waited for it to make room
     would wait for ever once all it holds is handed out."""
     limit = 65_536
@@ -115,14 +120,14 @@ def test_a_full_buffer_with_a_slow_query_never_stands_still(start, buffer_of, tm
     sizes = []
     with Receiver(small.writer, options) as receiver:
         run = start(path=small.path, maxRowsPerTrigger=1000)
-        send_numbers(receiver.port, 25_000)
+        send_numbers(receiver.port, lines)
         until(
-            lambda: sizes.append(size_of(small.path)) or len(run.values) == 25_000 or run.failed,
-            120,
+            lambda: sizes.append(size_of(small.path)) or len(run.values) == lines or run.failed,
+            1000,
             "all lines",
         )
         run.stop()
-    assert run.values == numbers(0, 25_000)
+    assert run.values == numbers(0, lines)
     # What isn't handed out, one batch that isn't committed, and the segments that they end in.
     assert max(sizes) < 2 * limit
     assert small.log().start_offset() > 0
