@@ -18,6 +18,9 @@ def tls_context(options: ReceiverOptions) -> ssl.SSLContext | None:
     listening = options.listen is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listening else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Some builds of Python take a stream that was cut for one that ended, which would complete
+    # its last half line.
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     try:
         if options.tls_cert is not None:
             context.load_cert_chain(options.tls_cert, options.tls_key)
