@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from spark_eoc.errors import ConfigError, SparkEocError
 from spark_eoc.sinks.mysql import MySQLWriter
 from spark_eoc.sinks.mysql.address import PASSWORD_ENVIRONMENT, parse_url
+from spark_eoc.sinks.mysql.connection import connect
 from spark_eoc.sinks.store import Column
 from spark_eoc.sinks.task import REPORT_SCHEMA, WritePass
 from spark_eoc.testing.plugin import Database
@@ -88,3 +89,13 @@ def test_a_url_that_cannot_be_used_is_not_repeated(url: str) -> None:
         parse_url(url, None)
     assert PASSWORD not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_connection_that_checks_no_certificate_loads_none(mariadb: Database) -> None:
+    """Loading all of the system's takes 25 ms, and a batch makes four connections."""
+    writer = MySQLWriter(mariadb.url(), "t")
+    connection = connect(writer._sink.address)  # type: ignore[attr-defined]
+    try:
+        assert connection.ctx.cert_store_stats()["x509"] == 0
+    finally:
+        connection.close()
