@@ -47,6 +47,7 @@ FLAGS = (
     ("--takeover-ms", "takeoverMs", "kill a writer that stays stopped for so long"),
     ("--max-connections", "maxConnections", "limit on connections"),
     ("--idle-timeout-ms", "idleTimeoutMs", "let go of connections that are silent for so long"),
+    ("--max-bytes-per-second", "maxBytesPerSecond", "limit on what one connection sends"),
     ("--tls-cert", "tlsCert", "PEM file of the certificate"),
     ("--tls-key", "tlsKey", "PEM file of its key"),
     ("--tls-ca", "tlsCa", "PEM file: only peers with a certificate of this authority"),

@@ -111,6 +111,7 @@ class Loop:
         if self._end_asked and not self._ending:
             self._begin_end()
         now = time.monotonic()
+        self.peers.wake(now)
         if self._options.connect and self._dialing and now >= self._next_connect:
             self._connect(*self._options.connect)
         if now >= self._next_tick:
@@ -122,7 +123,8 @@ class Loop:
 
     def _timeout(self) -> float:
         until = min(self._next_tick, self._next_connect) if self._dialing else self._next_tick
-        return max(0.0, until - time.monotonic())
+        wake = self.peers.next_wake()
+        return max(0.0, (until if wake is None else min(until, wake)) - time.monotonic())
 
     def _watch_reads(self, wanted: bool) -> None:
         if wanted == self._reading:

@@ -29,7 +29,8 @@ class ReceiverOptions:
     lines that wait for the log, and once more the unfinished lines of all connections together.
     ``max_frame_bytes`` bounds the lines of one frame, and so does half a segment; larger ones
     cost more memory and are slower. Under load several frames share an fsync.
-    ``idle_timeout_ms`` 0 is off.
+    ``idle_timeout_ms`` 0 is off. ``max_bytes_per_second``, 0 is off, is what one connection may
+    send: beyond it the connection is not read for a while, and nothing is dropped.
     """
 
     connect: tuple[str, int] | None = None
@@ -41,6 +42,7 @@ class ReceiverOptions:
     max_frame_bytes: int = 4 * 1024 * 1024
     max_connections: int = 1024
     idle_timeout_ms: float = 0
+    max_bytes_per_second: float = 0
     hello_timeout_ms: float = 10_000
     reconnect_min_ms: float = 50
     reconnect_max_ms: float = 5_000
@@ -72,7 +74,12 @@ class ReceiverOptions:
         for name in ("max_line_bytes", "max_pending_bytes", "max_frame_bytes", "max_connections"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("flush_interval_ms", "idle_timeout_ms", "trim_interval_ms"):
+        for name in (
+            "flush_interval_ms",
+            "idle_timeout_ms",
+            "trim_interval_ms",
+            "max_bytes_per_second",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.max_line_bytes > 1 << 30:

@@ -20,6 +20,7 @@ from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.outlet import Outlet
 from spark_eoc.receiver.reports import Answered, Durable
 from spark_eoc.receiver.sockets import adopt, hang_up, has_ended, read_some, shake_hands
+from spark_eoc.receiver.throttle import Throttle
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Peers:
         self._counts = counts
         self._outlet = Outlet(writes, self._write)
         self._producers: dict[bytes, Connection] = {}
+        self._throttle = Throttle(options.max_bytes_per_second)
 
     @property
     def has_memory(self) -> bool:
@@ -102,7 +104,7 @@ class Peers:
 
     def _read(self, connection: Connection) -> None:
         try:
-            data = read_some(connection.sock)
+            data = read_some(connection.sock, self._throttle.read_bytes)
         except OSError as error:
             self._reset(connection, error)
             return
@@ -118,9 +120,25 @@ class Peers:
             self.on_bytes()
             self._store(connection, connection.received(data))
             self._after_bytes(connection)
+            self._slow_down(connection, len(data))
         else:
             self._clean_end(connection)
         self._weigh(connection)
+
+    def _slow_down(self, connection: Connection, nbytes: int) -> None:
+        """One that sends more than its share isn't read until it has made up for it."""
+        if connection.state not in (State.NEW, State.WAITING, State.PLAIN, State.PRODUCER):
+            return
+        if self._throttle.spend(connection, nbytes, connection.active):
+            self._deafen(connection)
+
+    def _listen(self, connection: Connection) -> None:
+        if connection.sock not in self.reads.get_map():
+            self.reads.register(connection.sock, selectors.EVENT_READ, connection)
+
+    def _deafen(self, connection: Connection) -> None:
+        if connection.sock in self.reads.get_map():
+            self.reads.unregister(connection.sock)
 
     def _store(self, connection: Connection, lines: Received | None) -> None:
         if lines is None:
@@ -156,7 +174,7 @@ class Peers:
             self._refuse(older)
         connection.deadline = None
         self._producers[connection.producer] = connection
-        self.reads.unregister(connection.sock)
+        self._deafen(connection)
         self._inbox.put_hello(connection)
 
     def _clean_end(self, connection: Connection) -> None:
@@ -166,7 +184,7 @@ class Peers:
         if connection.refusal is not None:
             self._refuse(connection)
         elif connection.state is State.PRODUCER and not connection.finished:
-            self.reads.unregister(connection.sock)  # acknowledgements are still to come
+            self._deafen(connection)  # acknowledgements are still to come
         else:
             self._finish(connection)
 
@@ -187,7 +205,8 @@ class Peers:
         connection = event.connection
         if connection.state is not State.WAITING:
             return  # fenced or gone while it waited
-        self.reads.register(connection.sock, selectors.EVENT_READ, connection)
+        if not self._throttle.rests(connection):
+            self._listen(connection)
         self._store(connection, connection.answered(event.last, self._buffer_id))
         if connection.refusal is not None:
             self._refuse(connection)
@@ -228,8 +247,8 @@ class Peers:
         self._forget_name(connection)
         connection.state = State.DRAINING
         self._weigh(connection)
-        if connection.sock not in self.reads.get_map():
-            self.reads.register(connection.sock, selectors.EVENT_READ, connection)
+        self._throttle.forget(connection)
+        self._listen(connection)
         connection.deadline = time.monotonic() + DRAIN_S
         if not plain:
             connection.outgoing()
@@ -253,8 +272,8 @@ class Peers:
         self._counts.oversize_lines += connection.oversize
         self._counts.repeated_lines += connection.repeated
         self._outlet.forget(connection)
-        if connection.sock in self.reads.get_map():
-            self.reads.unregister(connection.sock)
+        self._throttle.forget(connection)
+        self._deafen(connection)
         hang_up(connection.sock)
         self.connections.discard(connection)
         self._weigh(connection)
@@ -275,14 +294,25 @@ class Peers:
         largest.refuse("memory", f"unfinished lines of all connections exceed {limit} bytes")
         self._refuse(largest)
 
+    def wake(self, now: float) -> None:
+        """Reads those again that have rested long enough."""
+        for connection in self._throttle.rested(now):
+            # Who waits for an answer is read after it.
+            if connection.state is not State.WAITING:
+                self._listen(connection)
+
+    def next_wake(self) -> float | None:
+        """When ``wake`` has something to do; None if never."""
+        return self._throttle.next_end()
+
     def pass_time(self, now: float, reading: bool, longest_s: float) -> float:
         """Lets go of those whose time is up; returns the seconds until it must be called again.
 
-        While nothing is read nobody is late but who was refused.
+        While nothing is read nobody is late but who was refused; nor is who has to rest.
         """
         for connection in list(self.connections):
             draining = connection.state is State.DRAINING
-            if not reading and not draining:
+            if not draining and (not reading or self._throttle.rests(connection)):
                 connection.excuse(now)
             elif connection.late(now):
                 if draining or connection.refusal is None:

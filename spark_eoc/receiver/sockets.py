@@ -7,13 +7,12 @@ import ipaddress
 import socket
 import ssl
 
-from spark_eoc.receiver.options import READ_BYTES
 
-
-def read_some(sock: socket.socket) -> bytes | None:
-    """Bytes that are there; None if there are none yet, b"" at a clean end; OSError at a reset."""
+def read_some(sock: socket.socket, most: int) -> bytes | None:
+    """Bytes that are there, about ``most``; None if there are none yet, b"" at a clean end; OSError
+    at a reset."""
     try:
-        data = sock.recv(READ_BYTES)
+        data = sock.recv(most)
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return None
     if not isinstance(sock, ssl.SSLSocket) or not data:

@@ -159,6 +159,7 @@ def receiver_options(options: SourceOptions) -> ReceiverOptions:
             "tls_ca",
             "max_connections",
             "idle_timeout_ms",
+            "max_bytes_per_second",
         )
     }
     return ReceiverOptions(**{name: value for name, value in given.items() if value is not None})

@@ -72,6 +72,7 @@ class SourceOptions:
     tls_ca: str | None = None
     max_connections: int | None = None
     idle_timeout_ms: int | None = None
+    max_bytes_per_second: int | None = None
 
     @property
     def receives(self) -> bool:
@@ -145,6 +146,7 @@ _OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "tlsCa": read_file,
     "maxConnections": whole_number(1, 100_000),
     "idleTimeoutMs": whole_number(1),
+    "maxBytesPerSecond": whole_number(1),
 }
 
 OPTION_NAMES: tuple[str, ...] = tuple(_OPTIONS)
@@ -160,6 +162,7 @@ _WRITER_ONLY = (
     "maxBufferBytes",
     "retention",
     "takeoverMs",
+    "maxBytesPerSecond",
 )
 
 

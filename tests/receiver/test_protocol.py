@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import time
 
@@ -246,6 +248,30 @@ def test_a_refused_connection_is_told_and_costs_nothing_else(bench, dial, first,
         assert bad.hear() == b""
         good.say(b"1\n").hear_ack(1)
     assert bench.lines() == [b"1"]
+
+
+def test_peers_that_send_rubbish_half_a_hello_or_nothing_cost_only_themselves(
+    bench, dial, eoc_seed
+):
+    """Bounded memory, whatever comes; a producer beside 90 of them is served all the time."""
+    rubbish = random.Random(eoc_seed)
+    receiver = bench.receive(
+        max_line_bytes=1000, max_pending_bytes=20_000, hello_timeout_ms=300, token="secret"
+    )
+    with Talker(receiver.port) as good:
+        good.hello(more=" token=secret")
+        silent = [dial(receiver) for _ in range(30)]
+        for _ in range(30):
+            dial(receiver).sendall(b"EOC/1 producer=x"[: rubbish.randint(1, 16)])
+        for number in range(1, 31):
+            with contextlib.suppress(ConnectionError):
+                dial(receiver).sendall(rubbish.randbytes(50_000))
+            good.say(b"%d\n" % number).hear_ack(number)
+            now = receiver.stats()
+            assert now.unfinished_bytes + now.pending_bytes < 60_000
+        until(lambda: receiver.stats().connections == 1 + len(silent), 10, "the bad ones are gone")
+        good.say(b"31\n").hear_ack(31)
+    assert bench.lines() == [b"%d" % number for number in range(1, 32)]
 
 
 def test_half_a_hello_ends_with_its_time(bench):

@@ -175,6 +175,7 @@ def test_options_reach_log_and_receiver():
             "token": "t" * 32,
             "maxConnections": "3",
             "idleTimeoutMs": "4",
+            "maxBytesPerSecond": "5",
         }
     )
     log, receiver = buffer_options(given), receiver_options(given)
@@ -184,6 +185,7 @@ def test_options_reach_log_and_receiver():
     assert (receiver.flush_interval_ms, receiver.max_line_bytes) == (7, 99)
     assert (receiver.on_oversize_line, receiver.token) == ("skip", "t" * 32)
     assert (receiver.max_connections, receiver.idle_timeout_ms) == (3, 4)
+    assert receiver.max_bytes_per_second == 5
 
 
 def test_stopping_frees_port_and_lock(tmp_path):

@@ -47,6 +47,7 @@ ACCEPTED = [
     (LISTEN, {"tlsCert": "/c", "tlsKey": "/k", "tlsCa": "/a"}, "tls_ca", "/a"),
     (LISTEN, {"maxConnections": "3"}, "max_connections", 3),
     (LISTEN, {"idleTimeoutMs": "3"}, "idle_timeout_ms", 3),
+    (CONNECT, {"maxBytesPerSecond": "3"}, "max_bytes_per_second", 3),
 ]
 
 #: What is refused, and a word that the message must hold so that the reader can mend it.
@@ -99,6 +100,8 @@ REFUSED = [
     ({**CONNECT, "token": "t"}, "listen"),
     ({**CONNECT, "maxConnections": "3"}, "listen"),
     ({**READ, "idleTimeoutMs": "3"}, "listen"),
+    ({**READ, "maxBytesPerSecond": "3"}, "no effect"),
+    ({**LISTEN, "maxBytesPerSecond": "0"}, "at least 1"),
     ({**LISTEN, "tlsCert": "/c"}, "tlsKey"),
     ({**LISTEN, "tlsKey": "/c"}, "tlsCert"),
     ({**LISTEN, "tlsCa": "/a"}, "tlsCert"),
