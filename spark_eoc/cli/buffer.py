@@ -7,26 +7,28 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from spark_eoc.errors import ConfigError, LogError
+from spark_eoc.cli.buffer_objects import run_in_store
+from spark_eoc.cli.buffer_view import log_table
+from spark_eoc.errors import ConfigError
 
 if TYPE_CHECKING:
     from spark_eoc.buffer import LogReport
 
 DESCRIPTION = """\
-ls      extent, segments and consumers of a buffer
+ls      extent, segments, consumers and producers of a buffer
 cat     its lines, from an offset on
 verify  checks every frame, beside a running writer too; exit code 1 if anything is damaged
 repair  makes a damaged buffer fit to be opened: keeps all that can be read, copies each damaged
         file aside, leaves a hole in the numbers for what is lost; needs the writer stopped
 trim    deletes what every consumer has committed, now, whatever the retention; with --forget
-        a consumer that is gone for good holds nothing back any more; needs the writer stopped,
-        but for a buffer in an object store, where it only forgets
+        a consumer that is gone for good holds nothing back any more; needs the writer stopped
 expire  forgets the sequence numbers of producers that sent nothing for --idle-days; one that
-        comes back and goes on with its old numbers is refused; needs the writer stopped"""
+        comes back and goes on with its old numbers is refused; needs the writer stopped
+
+In an object store trim works beside the writer, and there is no repair and no expire."""
 
 ACTIONS = ("ls", "cat", "verify", "repair", "trim", "expire")
 
@@ -42,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do; see above")
-    add("path", metavar="PATH", help="folder of the buffer, or for cat and trim --forget its URL")
+    add("path", metavar="PATH", help="folder of the buffer, or its URL in an object store")
     add("--from", dest="first", type=int, metavar="OFFSET", help="cat: first record (the start)")
     add("--count", type=int, metavar="N", help="cat: at most so many records")
     add("--forget", metavar="CONSUMER", help="trim: forget this consumer first")
@@ -54,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Does the action; 1 if something is damaged or was lost. Raises LogError."""
     if "://" in args.path and args.action != "cat":
-        return _in_store(args)
+        return run_in_store(args)
     actions = {
         "ls": _ls,
         "cat": _cat,
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _ls(args: argparse.Namespace) -> int:
     report = _report(args)
-    print(json.dumps(_facts(report)) if args.json else "\n".join(_table(report)))
+    print(json.dumps(_facts(report)) if args.json else "\n".join(log_table(report)))
     return 0
 
 
@@ -115,30 +117,6 @@ def _trim(args: argparse.Namespace) -> int:
     return 0
 
 
-def _in_store(args: argparse.Namespace) -> int:
-    """What else there is for an object store: to forget a consumer. Its writer, which would be
-    fenced by one of ours, trims by itself."""
-    from spark_eoc.buffer.objects import (  # noqa: PLC0415  heavy
-        ObstoreObjects,
-        remove_object_consumer,
-    )
-
-    if args.action != "trim" or not args.forget:
-        raise ConfigError(
-            f"buffer {args.action} works on a folder; of a buffer in an object store there is "
-            "cat, and trim --forget CONSUMER",
-            applied="nothing",
-            next_step=f"look into it with: spark-eoc buffer cat {args.path}",
-        )
-    try:
-        forgotten = remove_object_consumer(ObstoreObjects(args.path), args.forget)
-    except OSError as error:
-        raise LogError(str(error), next_step="see to bucket and credentials") from error
-    text = f"{args.forget} {'is forgotten' if forgotten else 'is not there'}; the writer trims"
-    print(json.dumps({"forgotten": forgotten}) if args.json else text)
-    return 0
-
-
 def _expire(args: argparse.Namespace) -> int:
     from spark_eoc.buffer import LogWriter  # noqa: PLC0415  heavy
 
@@ -173,12 +151,18 @@ def _cat(args: argparse.Namespace) -> int:
 def _print_lines(args: argparse.Namespace, batch: Any) -> None:
     if args.json:
         for line, time, offset in zip(*(column.to_pylist() for column in batch), strict=True):
-            text = line.decode("utf-8", "replace")
-            print(json.dumps({"offset": offset, "time": time.isoformat(), "value": text}))
+            print(json.dumps({"offset": offset, "time": time.isoformat(), **_value(line)}))
     else:
         lines = b"".join(line + b"\n" for line in batch.column("value").to_pylist())
         sys.stdout.buffer.write(lines)
         sys.stdout.buffer.flush()
+
+
+def _value(line: bytes) -> dict[str, str]:
+    try:
+        return {"value": line.decode()}
+    except UnicodeDecodeError:
+        return {"value": line.decode("utf-8", "replace"), "base64": b64encode(line).decode()}
 
 
 def _report(args: argparse.Namespace) -> LogReport:
@@ -189,22 +173,3 @@ def _report(args: argparse.Namespace) -> LogReport:
 
 def _facts(report: LogReport) -> dict[str, Any]:
     return dataclasses.asdict(report)
-
-
-def _table(report: LogReport) -> Iterator[str]:
-    yield f"buffer   {report.buffer_id}"
-    yield f"records  {report.start_offset} up to, not including, {report.end_offset}"
-    yield f"epoch    {report.epoch}"
-    for name, position in report.consumers.items():
-        yield f"consumer {name}: committed {position.committed}, planned {position.handed_out}"
-    for name, state in report.producers.items():
-        seen = datetime.fromtimestamp(state.last_time_us / 1e6, timezone.utc)
-        yield f"producer {name}: sent {state.last_sequence}, last {seen:%Y-%m-%d %H:%M:%S}Z"
-    yield f"{'segment':>20} {'records':>12} {'bytes':>12} {'frames':>8}  epochs  created"
-    for segment in report.segments:
-        created = datetime.fromtimestamp(segment.created_us / 1e6, timezone.utc)
-        yield (
-            f"{segment.base_offset:>20} {segment.end_offset - segment.base_offset:>12} "
-            f"{segment.size:>12} {segment.frames:>8}  {segment.first_epoch}-{segment.last_epoch}"
-            f"     {created:%Y-%m-%d %H:%M:%S}Z{'  after a gap' if segment.after_gap else ''}"
-        )

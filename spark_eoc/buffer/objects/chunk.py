@@ -188,4 +188,5 @@ def corrupt_chunk(name: str, position: int, why: str) -> CorruptLogError:
         next_step="restore that object from a version or a copy of the bucket",
         file=name,
         position=position,
+        why=why,
     )

@@ -71,17 +71,7 @@ class Found:
     def take_in(self, header: ChunkHeader, data: memoryview) -> None:
         """The next chunk, checked. Raises CorruptLogError if its frames aren't whole."""
         name = chunk_name(header.number)
-        for frame, position in frames_of(name, header, data):
-            payload = data[position + HEADER_BYTES : position + frame.length]
-            if frame.kind == PRODUCERS:
-                if frame.flags & TABLE_FIRST:
-                    self.producers = {}
-                self.producers.update(parse_table(payload, frame.runs))
-            elif frame.kind == DATA:
-                for run in parse_runs(payload, frame.runs)[0]:
-                    if run.producer:
-                        newest = run.first_sequence + run.records - 1
-                        self.producers[run.producer] = ProducerState(newest, frame.receive_time_us)
+        self.producers = producers_after(self.producers, name, header, data)
         if header.group == header.number:
             self.sealed = groups_of(header, data)
             self.group = Group(
@@ -98,6 +88,25 @@ class Found:
             header.created_us,
         )
         self.last = header
+
+
+def producers_after(
+    known: dict[bytes, ProducerState], name: str, header: ChunkHeader, data: memoryview
+) -> dict[bytes, ProducerState]:
+    """The table of producers behind a checked chunk; ``known`` may be changed. Raises
+    CorruptLogError if the chunk's frames aren't whole."""
+    for frame, position in frames_of(name, header, data):
+        payload = data[position + HEADER_BYTES : position + frame.length]
+        if frame.kind == PRODUCERS:
+            if frame.flags & TABLE_FIRST:
+                known = {}
+            known.update(parse_table(payload, frame.runs))
+        elif frame.kind == DATA:
+            for run in parse_runs(payload, frame.runs)[0]:
+                if run.producer:
+                    newest = run.first_sequence + run.records - 1
+                    known[run.producer] = ProducerState(newest, frame.receive_time_us)
+    return known
 
 
 def recover(objects: Objects, buffer_id: bytes) -> Found:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("obstore", reason="pip install 'spark-eoc[objectstore]'")
 
 from spark_eoc.buffer import LineBlock
-from spark_eoc.buffer.opening import open_position, open_reader, open_writer
+from spark_eoc.buffer.opening import open_reader, open_writer
 from spark_eoc.errors import ConfigError, LogError, UnacknowledgedError
 from spark_eoc.producer import LineProducer
 from spark_eoc.source.intake import Intake
@@ -110,15 +110,6 @@ def test_a_bucket_that_is_not_there_is_named_without_secrets(s3_server):
         open_reader("s3://nobody/b").end_offset()
 
 
-def test_other_tools_say_that_they_work_on_folders():
-    """In plain words, and with the way to go on."""
-    done = subprocess.run(
-        [*CLI, "buffer", "repair", "s3://bucket/b"], capture_output=True, check=False
-    )
-    assert done.returncode == 1
-    assert b"works on a folder" in done.stderr
-
-
 def test_a_port_that_a_killed_runner_still_has_is_waited_for(s3_url):
     """In a folder the lock makes a new runner wait; here there is none."""
     with socket.socket() as held:
@@ -132,19 +123,6 @@ def test_a_port_that_a_killed_runner_still_has_is_waited_for(s3_url):
     intake.check()
     assert intake.end_offset() == 0
     intake.stop()
-
-
-def test_a_consumer_that_is_gone_can_be_forgotten(s3_url):
-    """Else its position would hold the buffer for ever."""
-    open_writer(s3_url).close()
-    open_position(s3_url, "gone").commit(0)
-    for forgotten in (b"true", b"false"):
-        done = subprocess.run(
-            [*CLI, "buffer", "trim", s3_url, "--forget", "gone", "--json"],
-            capture_output=True,
-            check=True,
-        )
-        assert done.stdout == b'{"forgotten": ' + forgotten + b"}\n"
 
 
 def test_a_missing_package_names_the_command(monkeypatch):
