@@ -56,6 +56,9 @@ FAILPOINTS: dict[str, str] = {
     "batch.after_open": "the control entry is committed, no unit has run",
     "batch.before_close": "every unit is applied, the batch is open",
     "batch.after_close": "the batch is complete in the ledger, Spark does not know",
+    # in batch atomicity, on the driver
+    "batch.before_publish": "every partition is staged, nothing is in the target",
+    "batch.after_publish": "the batch is published and complete, Spark does not know",
     # a unit, in a task
     "mysql.before_rows": "the partition is read, the transaction is not begun",
     "mysql.after_rows": "rows are sent, the unit entry is not",

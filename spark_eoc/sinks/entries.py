@@ -152,8 +152,18 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Staged:
+    """One partition as a task staged it; ``staging_id`` is 32 hex digits, new at every try."""
+
+    partition: int
+    staging_id: str
+    fingerprint: Fingerprint
+
+
+@dataclass(frozen=True)
 class Applied:
-    """The unit's rows and its entry became durable together, in this attempt."""
+    """The unit's rows and its entry became durable together, in this attempt. Of staged rows:
+    they and what is known of them."""
 
 
 @dataclass(frozen=True)

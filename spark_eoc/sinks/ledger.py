@@ -30,6 +30,7 @@ from spark_eoc.sinks.entries import (
     LedgerView,
     Outcome,
     Refused,
+    Staged,
     Unit,
     UnitEntry,
 )
@@ -340,11 +341,17 @@ def decide_close(
             next_step="restart the query; if this comes again, make the plan repeatable or use "
             'atomicity="batch"',
         )
+    return _complete(control, call, partitions, list(reported.values()))
+
+
+def _complete(
+    control: Control, call: Call, partitions: int, prints: Sequence[Fingerprint]
+) -> Close:
     completed = Completed(
         call.batch_id,
         call.offsets_digest,
         partitions,
-        Fingerprint.sum(list(reported.values())),
+        Fingerprint.sum(prints),
         call.run_id,
         call.atomicity,
     )
@@ -355,11 +362,61 @@ def decide_close(
     )
 
 
-def _lost_ownership(call: Call) -> SparkEocError:
+def decide_publish(
+    view: LedgerView, staged: Sequence[Staged], call: Call, partitions: int
+) -> Close | None:
+    """Publishes and completes a batch in batch atomicity; None if this very call has done so.
+
+    ``staged`` is what the tasks of this call reported. Raises FencedError if another call has
+    taken over, and ReplayMismatchError where publishing would double rows.
+    """
+    control = view.control
+    if control is None or control.token != call.token:
+        raise _lost_ownership(call, "nothing: what its tasks staged is not published")
+    if control.last_complete == call.batch_id:
+        return None
+    if view.open_units or len({one.partition for one in staged}) != len(staged):
+        raise ReplayMismatchError(
+            f"batch {call.batch_id} can't be published: {view.open_units} of its partitions are "
+            f"applied already, and {len(staged)} staged ones are to be added",
+            applied="those partitions; nothing now",
+            next_step="restart the query; it completes the batch by partitions",
+        )
+    return _complete(control, call, partitions, [one.fingerprint for one in staged])
+
+
+def check_staged(batch_id: int, staged: Sequence[Staged], found: Mapping[str, Fingerprint]) -> None:
+    """ReplayMismatchError unless ``found`` has what the tasks say they staged.
+
+    ``found`` has, by staging id, the stored fingerprint with the number of rows that were counted.
+    """
+    wrong = [one for one in staged if found.get(one.staging_id) != one.fingerprint]
+    if wrong:
+        there = found.get(wrong[0].staging_id, Fingerprint()).rows
+        raise ReplayMismatchError(
+            f"batch {batch_id} can't be published: of {len(staged)} staged partitions "
+            f"{len(wrong)} are not as their tasks left them; partition {wrong[0].partition} had "
+            f"{wrong[0].fingerprint.rows} rows, and {there} are found",
+            applied="nothing of this batch",
+            next_step="see whether the server lost what it had acknowledged, or someone deleted "
+            "staged rows; restart the query, which stages the batch again",
+            partitions=sorted(one.partition for one in wrong),
+        )
+
+
+def is_left_over(control: Control | None, epoch: int, batch_id: int) -> bool:
+    """Whether what was staged under ``epoch`` for a batch can never be published any more."""
+    return control is None or epoch < control.epoch or batch_id <= control.last_complete
+
+
+def _lost_ownership(
+    call: Call,
+    applied: str = "what its tasks had committed; the new owner completes the batch",
+) -> SparkEocError:
     return FencedError(
         f"another call has taken over writer_id {call.writer_id!r} before batch {call.batch_id} "
         f"of run {call.run_id} was complete",
-        applied="what its tasks had committed; the new owner completes the batch",
+        applied=applied,
         next_step="let this run end; only one run of a query may be alive",
     )
 

@@ -12,12 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spark_eoc.sinks.entries import LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.entries import LedgerView, Outcome, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Close, Compare, Open
 from spark_eoc.sinks.rows import Rows
 
 OpenDecision = Callable[[LedgerView], "Open | Compare"]
 CloseDecision = Callable[[LedgerView, Sequence[UnitEntry]], "Close | None"]
+PublishDecision = Callable[[LedgerView], "Close | None"]
 
 
 @dataclass(frozen=True)
@@ -95,3 +97,51 @@ class Sink(ABC):
         Must depend on nothing but the rows, so that a repeat can go on where a chunk ended.
         """
         return rows
+
+    # -- batch atomicity: a sink that has it overrides these four ------------------------------
+
+    def check_batch(self) -> None:
+        """On the driver, after each ``check``: makes ready to stage, or refuses by name.
+
+        Raises ConfigError where batch atomicity can't be had.
+        """
+        raise self._no_batch()
+
+    def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
+        """In a task: stores the rows under ``staging_id``, where no reader of the target looks.
+
+        Applied when all rows, the unit's fingerprint, its batch and its epoch are durable there.
+        A unit whose token is not that of the control entry is refused; once a new owner's
+        ``open_batch`` has returned, no older unit can be staged any more. After any error it may
+        delete what it staged and begin again, since each try of a task has an id of its own.
+        ``rows`` are in the order of ``arrange`` and never empty.
+        """
+        raise self._no_batch()
+
+    def publish(
+        self, writer_id: str, batch_id: int, staged: Sequence[Staged], decide: PublishDecision
+    ) -> None:
+        """On the driver: moves exactly the ``staged`` rows to the target and completes the batch.
+
+        One atomic step: the control entry is locked, ``decide`` decides, the staged rows are
+        counted and what is known of them compared with ``staged``
+        (:func:`spark_eoc.sinks.ledger.check_staged`), the rows are moved, in the order of
+        partitions and rows, and the Close is stored. None of ``decide`` means that this very call
+        has published already and only the answer was lost. Raises, and leaves nothing, if
+        anything is amiss.
+        """
+        raise self._no_batch()
+
+    def clear_staged(self, writer_id: str) -> None:
+        """On the driver, after an open and after a publish: deletes what nobody can publish.
+
+        That is what :func:`spark_eoc.sinks.ledger.is_left_over` says, so that a zombie deletes
+        nothing of its successor. The caller logs what it raises and goes on.
+        """
+        raise self._no_batch()
+
+    def _no_batch(self) -> ConfigError:
+        return ConfigError(
+            f"{type(self).__name__} has no batch atomicity",
+            next_step='use atomicity="partition"',
+        )

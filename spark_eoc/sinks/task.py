@@ -6,6 +6,7 @@ exception would reach the driver as text, after four retries on a cluster.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ from spark_eoc.sinks.store import Sink
 #: Spark's schema of the result rows, in the order of Report's fields.
 REPORT_SCHEMA = (
     "partition INT, fingerprint STRING, prefix STRING, outcome STRING, what STRING, "
-    "applied STRING, next_step STRING, stage_id INT, attempt INT"
+    "applied STRING, next_step STRING, stage_id INT, attempt INT, staging_id STRING"
 )
 _ARROW_SCHEMA = pa.schema(
     [
@@ -40,6 +41,7 @@ _ARROW_SCHEMA = pa.schema(
         ("next_step", pa.string()),
         ("stage_id", pa.int32()),
         ("attempt", pa.int32()),
+        ("staging_id", pa.string()),
     ]
 )
 
@@ -48,7 +50,8 @@ _ARROW_SCHEMA = pa.schema(
 class Report:
     """What one task says of its partition. ``outcome`` is None where nothing was to be written.
 
-    ``prefix`` is the fingerprint of as many rows as an incomplete unit entry has done.
+    ``prefix`` is the fingerprint of as many rows as an incomplete unit entry has done;
+    ``staging_id`` names what was staged, in batch atomicity.
     """
 
     partition: int
@@ -57,11 +60,12 @@ class Report:
     outcome: Outcome | None
     stage_id: int
     attempt: int
+    staging_id: str | None = None
 
     @classmethod
     def of_row(cls, row: tuple[object, ...]) -> Report:
         """From a collected result row."""
-        partition, fingerprint, prefix, outcome, what, applied, step, stage, attempt = row
+        partition, fingerprint, prefix, outcome, what, applied, step, stage, attempt, staged = row
         return cls(
             int(str(partition)),
             Fingerprint.parse(str(fingerprint)),
@@ -69,6 +73,7 @@ class Report:
             _outcome(outcome, what, applied, step),
             int(str(stage)),
             int(str(attempt)),
+            None if staged is None else str(staged),
         )
 
     def batch(self) -> pa.RecordBatch:
@@ -85,6 +90,7 @@ class Report:
             refused.next_step if refused else None,
             self.stage_id,
             self.attempt,
+            self.staging_id,
         ]
         arrays = [pa.array([v], f.type) for v, f in zip(values, _ARROW_SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
@@ -160,6 +166,33 @@ class WritePass:
         yield _report(rows, None, outcome, found)
 
 
+@dataclass(frozen=True)
+class StagePass:
+    """Stages each partition under an id of its own, in batch atomicity; one pass, no comparison.
+
+    The id is new at every try, so that of a task's copies exactly the one that came back is
+    published; ``names`` as in :class:`FingerprintPass`.
+    """
+
+    sink: Sink
+    names: tuple[str, ...]
+    writer_id: str
+    batch_id: int
+    epoch: int
+    token: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = read_rows(batches, self.names)
+        if rows is None:
+            yield _report(None, None, None)
+            return
+        partition, found = _context().partitionId(), rows.fingerprint()
+        unit = Unit(self.writer_id, partition, self.batch_id, self.epoch, self.token, found)
+        staging_id = uuid.uuid4().hex
+        outcome = self.sink.stage(unit, staging_id, self.sink.arrange(rows))
+        yield _report(rows, None, outcome, found, staging_id)
+
+
 def _changed(partition: int, batch_id: int) -> Refused:
     return Refused(
         "ReplayMismatchError",
@@ -174,6 +207,7 @@ def _report(
     prefix: Fingerprint | None,
     outcome: Outcome | None,
     found: Fingerprint | None = None,
+    staging_id: str | None = None,
 ) -> pa.RecordBatch:
     context = _context()
     if found is None:
@@ -185,6 +219,7 @@ def _report(
         outcome,
         context.stageId(),
         context.attemptNumber(),
+        staging_id,
     ).batch()
 
 

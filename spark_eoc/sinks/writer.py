@@ -33,17 +33,24 @@ from spark_eoc.sinks.checkpoint import (
     offsets_digest,
     run_key,
 )
-from spark_eoc.sinks.entries import Call, Control, Fingerprint, Refused, UnitEntry
+from spark_eoc.sinks.entries import Call, Control, Fingerprint, Refused, Staged, UnitEntry
 from spark_eoc.sinks.frame import describe_columns, hashed, with_hashes
 from spark_eoc.sinks.ledger import (
     Compare,
     check_totals,
     decide_close,
     decide_open,
+    decide_publish,
     decide_replay,
 )
 from spark_eoc.sinks.store import Column, Sink
-from spark_eoc.sinks.task import REPORT_SCHEMA, FingerprintPass, Report, WritePass
+from spark_eoc.sinks.task import (
+    REPORT_SCHEMA,
+    FingerprintPass,
+    Report,
+    StagePass,
+    WritePass,
+)
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
 _REFUSALS: dict[str, type[SparkEocError]] = {
@@ -81,10 +88,9 @@ class WriterOptions:
         _one_of("partitioning", self.partitioning, ("source", "hash"))
         _one_of("on_bad_row", self.on_bad_row, ("fail", "dead_letter"))
         _one_of("on_new_checkpoint", self.on_new_checkpoint, ("refuse", "adopt"))
-        if self.atomicity == "batch" or self.on_bad_row == "dead_letter":
+        if self.on_bad_row == "dead_letter":
             raise ConfigError(
-                'atomicity="batch" and on_bad_row="dead_letter" are not built yet',
-                next_step='use atomicity="partition" and on_bad_row="fail"',
+                'on_bad_row="dead_letter" is not built yet', next_step='use on_bad_row="fail"'
             )
         if self.partitioning == "hash" and not (self.num_partitions or 0) > 0:
             raise ConfigError(
@@ -114,6 +120,8 @@ class Writer:
     """
 
     def __init__(self, sink: Sink, options: WriterOptions) -> None:
+        if options.atomicity == "batch" and type(sink).stage is Sink.stage:
+            sink.check_batch()
         self._sink = sink
         self._options = options
         self._own_run_id = new_run_id()
@@ -135,6 +143,8 @@ class Writer:
         run = self._run(df)
         if run.columns != columns:
             target = self._sink.check(columns)
+            if self._options.atomicity == "batch":
+                self._sink.check_batch()
             run.writer_id, run.columns = self._options.writer_id or target, columns
         call = self._call(run, batch_id, offsets_digest(df, run.identity.root, batch_id))
         hit("batch.before_open")
@@ -169,7 +179,11 @@ class Writer:
 
     def _call(self, run: _Run, batch_id: int, digest: str | None) -> Call:
         options = self._options
-        split = {"partitioning": options.partitioning, **run.identity.settings}
+        split = {
+            "atomicity": options.atomicity,
+            "partitioning": options.partitioning,
+            **run.identity.settings,
+        }
         if options.partitioning == "hash":
             split["num_partitions"] = str(options.num_partitions)
             split["partition_by"] = ",".join(options.partition_by)
@@ -183,6 +197,7 @@ class Writer:
             offsets_digest=digest,
             adopt=options.on_new_checkpoint == "adopt",
             split=json.dumps(split, sort_keys=True),
+            atomicity=options.atomicity,
         )
 
     def _frame(self, df: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -229,9 +244,52 @@ class _Batch:
             check_totals(decision.completed, Fingerprint.sum([r.fingerprint for r in reports]))
 
     def write(self, control: Control) -> None:
-        """Writes what is missing of the batch, and completes it."""
-        watch = StageWatch(self.frame)
+        """Writes what is missing of the batch, and completes it.
+
+        A batch that was begun in partition atomicity is completed in it: its readers have seen a
+        part of it, and what they have seen must fit.
+        """
         stored = self.sink.units(self.call.writer_id, self.call.batch_id)
+        if self.call.atomicity == "partition":
+            self._write_units(control, stored)
+        elif stored:
+            call = replace(self.call, atomicity="partition")
+            replace(self, call=call)._write_units(control, stored)
+        else:
+            self._write_whole(control)
+
+    def _write_whole(self, control: Control) -> None:
+        """Batch atomicity: stages all partitions, then publishes what came back, in one step."""
+        call = self.call
+        self._clear_staged()
+        watch = StageWatch(self.frame)
+        reports = self._collect(
+            StagePass(
+                self.sink, self.names, call.writer_id, call.batch_id, control.epoch, control.token
+            )
+        )
+        _raise_refusal(reports)
+        if watch.repeated():
+            raise _repeated_stage(call.batch_id)
+        staged = [Staged(r.partition, r.staging_id, r.fingerprint) for r in reports if r.staging_id]
+        hit("batch.before_publish")
+        self.sink.publish(
+            call.writer_id,
+            call.batch_id,
+            staged,
+            lambda view: decide_publish(view, staged, call, len(reports)),
+        )
+        hit("batch.after_publish")
+        self._clear_staged()
+
+    def _clear_staged(self) -> None:
+        try:
+            self.sink.clear_staged(self.call.writer_id)
+        except SparkEocError as error:
+            LOGGER.warning("what dead runs have staged is left for the next batch: %s", error)
+
+    def _write_units(self, control: Control, stored: Sequence[UnitEntry]) -> None:
+        watch = StageWatch(self.frame)
         if stored:
             reported, partitions = self._write_rest(control, stored)
         else:
@@ -303,9 +361,19 @@ class _Batch:
             done,
         )
 
-    def _collect(self, task: FingerprintPass | WritePass) -> list[Report]:
+    def _collect(self, task: FingerprintPass | WritePass | StagePass) -> list[Report]:
         rows = self.frame.mapInArrow(task, REPORT_SCHEMA).collect()
         return [Report.of_row(tuple(row)) for row in rows]
+
+
+def _repeated_stage(batch_id: int) -> ReplayMismatchError:
+    """A second pass would prove nothing: it reads what the shuffles keep, of both attempts."""
+    return ReplayMismatchError(
+        f"Spark attempted a stage of batch {batch_id} twice (an executor was lost), so its "
+        "partitions may be of two computations that do not fit",
+        applied="nothing of this batch",
+        next_step="restart the query, which computes the batch anew",
+    )
 
 
 def _fingerprints(reports: Sequence[Report]) -> dict[int, Fingerprint]:

@@ -30,6 +30,15 @@ from spark_eoc.testing.wait import WaitTimeoutError
 #: chunks, so that a unit of Redis has more than one.
 _OPTIONS = {"segmentBytes": "4096", "retention": "1ms", "maxRowsPerTrigger": "2000"}
 _WRITERS = {REDIS: {"chunk_rows": 20}}
+#: What is reached in one atomicity alone.
+_ONLY = {
+    "partition": (
+        "batch.before_close", "batch.after_close", "mysql.before_rows", "mysql.after_rows",
+        "mysql.after_unit", "mysql.before_commit", "mysql.after_commit", "redis.before_chunk",
+        "redis.after_chunk", "redis.after_unit",
+    ),
+    "batch": ("batch.before_publish", "batch.after_publish"),
+}  # fmt: skip
 _FIRE_TIMEOUT_S = 180.0
 _SETTLE_TIMEOUT_S = 240.0
 
@@ -69,13 +78,14 @@ class Result:
         return text if self.passed else f"{text}\n    {self.problem or self.verdict}"
 
 
-def names_for(sink: str) -> list[str]:
+def names_for(sink: str, atomicity: str = "partition") -> list[str]:
     """The failpoints that a run into this sink reaches; those of the driver last.
 
     A kill of the driver costs a new JVM; what comes before it shares one.
     """
     other = {MYSQL: "redis.", REDIS: "mysql."}[sink]
-    names = [name for name in FAILPOINTS if not name.startswith(other)]
+    unreached = _ONLY["batch" if atomicity == "partition" else "partition"]
+    names = [name for name in FAILPOINTS if not name.startswith(other) and name not in unreached]
     return sorted(names, key=lambda name: name.startswith("batch."))
 
 

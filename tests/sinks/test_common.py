@@ -242,7 +242,7 @@ class Kept:
 
     def mapInArrow(self, *_: Any) -> Any:
         print_of = Fingerprint(10, 1 if self.mixed else 2)
-        return SimpleNamespace(collect=lambda: [(0, str(print_of), None, *[None] * 4, 1, 0)])
+        return SimpleNamespace(collect=lambda: [(0, str(print_of), None, *[None] * 4, 1, 0, None)])
 
 
 def test_after_a_repeated_stage_a_persisted_frame_is_not_its_own_witness() -> None:
@@ -289,7 +289,6 @@ def test_a_complete_batch_is_computed_to_its_end(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"atomicity": "batch"}, "not built yet"),
         ({"on_bad_row": "dead_letter"}, "not built yet"),
         ({"atomicity": "row"}, "use one of partition, batch"),
         ({"partitioning": "hash"}, "needs num_partitions"),
