@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType
 
 import pytest
 
 from spark_eoc.sinks import task
+
+
+def pytest_configure() -> None:
+    """Where ``.ci/servers`` puts what it fetches."""
+    fetched = Path(__file__).parent.parent / ".setup" / "servers"
+    os.environ.setdefault("SPARK_EOC_SERVERS", str(fetched))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

