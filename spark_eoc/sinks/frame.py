@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,14 +23,15 @@ from pyspark.sql.types import (
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.rows import HASH_COLUMN
-from spark_eoc.sinks.store import Column
+from spark_eoc.sinks.store import Column, Mark
 
-_SCALARS = (
-    "tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "date",
-    "timestamp", "timestamp_ntz", "binary",
-)  # fmt: skip
-_PREFIXES = ("string", "char(", "varchar(", "decimal(")
-_NESTED = ("struct", "array", "map", "variant")
+#: What stands in brackets or after a blank (length, precision, collation) is cut off first.
+_SCALARS = frozenset((
+    "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean", "date", "time",
+    "timestamp", "timestamp_ntz", "binary", "string", "char", "varchar",
+))  # fmt: skip
+#: Types without a form of their own that Spark's JSON keeps.
+_IN_JSON = _SCALARS | {"variant", "void"}
 #: Types of a map's keys that Spark's JSON writes as they are.
 _KEYS = (StringType, CharType, VarcharType, NumericType, BooleanType)
 # Spark's own default for JSON keeps milliseconds only.
@@ -44,8 +46,9 @@ _JSON_OPTIONS = {
 def describe_columns(df: DataFrame) -> tuple[Column, ...]:
     """The frame's columns in its order; ConfigError names a type or a name that can't be written.
 
-    Nested columns are written as JSON text. Intervals and other types without a form that every
-    database keeps are refused by name.
+    Nested columns and variants are written as JSON text. Intervals, geometry, user-defined types
+    and others without a form that every database keeps are refused by name, also inside of nested
+    columns.
     """
     columns = tuple(_describe(field) for field in df.schema.fields)
     names = [column.name for column in columns]
@@ -61,27 +64,36 @@ def describe_columns(df: DataFrame) -> tuple[Column, ...]:
 
 
 def _describe(field: StructField) -> Column:
-    name = _type_name(field.dataType)
-    if name in _SCALARS or name.startswith(_PREFIXES):
-        return Column(field.name, name)
-    if name.startswith(_NESTED) and "interval" not in name:
-        _refuse_keys(field.name, field.dataType)
-        return Column(field.name, name, json=True)
-    raise ConfigError(
-        f"column {field.name!r} has type {name}, which no sink can keep unharmed",
-        next_step=f"cast it, for example to a number of units or to string: "
-        f"df.withColumn({field.name!r}, col({field.name!r}).cast('string'))",
-        column=field.name,
+    kind = field.dataType
+    if _base(kind) in _SCALARS:
+        return Column(field.name, _type_name(kind))
+    if not isinstance(kind, (StructType, ArrayType, MapType)) and _base(kind) != "variant":
+        raise _not_kept(field.name, _type_name(kind))
+    _refuse_harmed(field.name, kind)
+    return Column(field.name, _type_name(kind), json=True)
+
+
+def _base(kind: DataType) -> str:
+    return _type_name(kind).partition("(")[0].split()[0]
+
+
+def _not_kept(name: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"column {name!r} has type {what}, which no sink can keep unharmed",
+        next_step="cast it, for example to a number of units or to string: "
+        f"df.withColumn({name!r}, col({name!r}).cast('string'))",
+        column=name,
     )
 
 
-def _refuse_keys(name: str, kind: DataType) -> None:
-    """Spark writes a map's keys in its own inner form: dates as days, binary as an address."""
+def _refuse_harmed(name: str, kind: DataType) -> None:
+    """Refuses what Spark's JSON harms: map keys are written in Spark's own inner form, dates as
+    days, binary as an address; intervals and geometry as no JSON at all."""
     if isinstance(kind, StructType):
         for field in kind.fields:
-            _refuse_keys(name, field.dataType)
+            _refuse_harmed(name, field.dataType)
     elif isinstance(kind, ArrayType):
-        _refuse_keys(name, kind.elementType)
+        _refuse_harmed(name, kind.elementType)
     elif isinstance(kind, MapType):
         if not isinstance(kind.keyType, _KEYS):
             raise ConfigError(
@@ -90,14 +102,36 @@ def _refuse_keys(name: str, kind: DataType) -> None:
                 next_step="cast the keys to string, with transform_keys",
                 column=name,
             )
-        _refuse_keys(name, kind.valueType)
+        _refuse_harmed(name, kind.valueType)
+    elif _base(kind) not in _IN_JSON:
+        raise _not_kept(name, f"{_type_name(kind)} inside of it")
 
 
 def _type_name(kind: DataType) -> str:
     return kind.simpleString()
 
 
-def with_hashes(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+def check_marks(df: DataFrame, marks: Mapping[str, Mark]) -> None:
+    """ConfigError for a mark's expression that Spark can't evaluate on ``df`` to true or false."""
+    for mark in marks.values():
+        try:
+            found = df.select(F.expr(mark.expression)).schema.fields[0].dataType
+        except (AnalysisException, ParseException) as error:
+            raise ConfigError(
+                f"{mark.option}={mark.expression!r} can't be evaluated on the frame, which has the "
+                f"columns {', '.join(df.columns)}: {str(error).splitlines()[0]}",
+                next_step="write it as a condition of Spark's SQL over the frame's columns",
+            ) from error
+        if not isinstance(found, BooleanType):
+            raise ConfigError(
+                f"{mark.option}={mark.expression!r} gives {_type_name(found)}, not true or false",
+                next_step="write it as a condition, for example \"op = 'D'\"",
+            )
+
+
+def with_hashes(
+    df: DataFrame, columns: Sequence[Column], marks: Mapping[str, Mark] | None = None
+) -> DataFrame:
     """The frame with nested columns as JSON, columns named by their number, and a hash column.
 
     The hash is ``xxhash64(0, c0, 1, c1, …)`` over the columns in name order, so that it does not
@@ -105,10 +139,20 @@ def with_hashes(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     without them (NULL, 'a') and ('a', NULL) would be equal. Columns travel to Python under their
     numbers, because mapInArrow can't pass names with dots or back-ticks.
 
+    ``marks`` follow the columns under their own names, NULL as false; they are not hashed.
+
     Written with few calls, because each is a question to the JVM, in every batch.
     """
     numbers = {column.name: number for number, column in enumerate(columns)}
-    plain = df.toDF(*[_numbered(number) for number in range(len(columns))])
+    marks = marks or {}
+    marked = df
+    if marks:
+        conditions = [
+            F.coalesce(F.expr(mark.expression), F.lit(False)).alias(name)
+            for name, mark in marks.items()
+        ]
+        marked = df.select("*", *conditions)
+    plain = marked.toDF(*[_numbered(number) for number in range(len(columns))], *marks)
     changed = {
         _numbered(numbers[column.name]): kept
         for column in columns

@@ -23,12 +23,14 @@ SPILL_BYTES = 32 * 1024 * 1024
 class Rows:
     """``table`` holds the columns to write, ``hashes`` one int64 a row, in the same order.
 
-    ``mapping`` is the file that they lie in, None where they lie in memory.
+    ``marks`` holds the columns of :meth:`Sink.marks`, of as many rows. ``mapping`` is the file
+    that they lie in, None where they lie in memory.
     """
 
     table: pa.Table
     hashes: pa.ChunkedArray
     mapping: mmap.mmap | None = None
+    marks: pa.Table | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -36,7 +38,9 @@ class Rows:
     def slice(self, start: int, stop: int) -> Rows:
         """Rows ``[start, stop)``, without a copy."""
         count = stop - start
-        return Rows(self.table.slice(start, count), self.hashes.slice(start, count), self.mapping)
+        marks = None if self.marks is None else self.marks.slice(start, count)
+        hashes = self.hashes.slice(start, count)
+        return Rows(self.table.slice(start, count), hashes, self.mapping, marks)
 
     def release(self) -> None:
         """Lets go of the file's pages that were read; what is used again is read again.
@@ -49,7 +53,8 @@ class Rows:
 
     def take(self, order: pa.Array) -> Rows:
         """The rows in another order; ``order`` holds row numbers."""
-        return Rows(self.table.take(order), self.hashes.take(order))
+        marks = None if self.marks is None else self.marks.take(order)
+        return Rows(self.table.take(order), self.hashes.take(order), None, marks)
 
     def fingerprint(self) -> Fingerprint:
         """Row count and the sum of the hashes modulo 2^64."""
@@ -65,6 +70,8 @@ def hash_sum(hashes: pa.ChunkedArray) -> int:
 
 def read_rows(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Rows | None:
     """Takes in the whole partition, columns renamed to ``names``; None if it holds no row.
+
+    What follows these columns, but for the hash, are marks.
 
     Spark's input can be read once, and local mode retries no task: fingerprint, look-ups and
     retries all use this copy, so no transaction ever waits for Spark. Above ``SPILL_BYTES`` the
@@ -104,5 +111,7 @@ def _mapped(mapping: mmap.mmap) -> pa.Table:
 
 
 def _split(table: pa.Table, names: Sequence[str], mapping: mmap.mmap | None = None) -> Rows:
-    columns = table.drop_columns([HASH_COLUMN]).rename_columns(list(names))
-    return Rows(columns, table.column(HASH_COLUMN), mapping)
+    columns = table.select(range(len(names))).rename_columns(list(names))
+    marks = [n for n in table.column_names[len(names) :] if n != HASH_COLUMN]
+    kept = table.select(marks) if marks else None
+    return Rows(columns, table.column(HASH_COLUMN), mapping, kept)

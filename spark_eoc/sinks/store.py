@@ -9,7 +9,7 @@ fingerprints, passes, verification. The decisions are pure functions in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_eoc.errors import ConfigError
@@ -35,6 +35,17 @@ class Column:
     json: bool = False
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A condition that the JVM evaluates for each row, as SQL; ``option`` is where users give it.
+
+    It travels with the rows, is not written, and is no part of their hash.
+    """
+
+    option: str
+    expression: str
+
+
 class Sink(ABC):
     """A database that makes rows and their ledger entry durable in one atomic step.
 
@@ -44,6 +55,10 @@ class Sink(ABC):
     pass (no connection, a lock held by another) are tried again inside, within a budget of
     minutes, and end as SinkUnavailableError.
     """
+
+    def marks(self) -> Mapping[str, Mark]:
+        """Conditions that come with the rows as ``Rows.marks``, by name; none, here."""
+        return {}
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> str:

@@ -34,7 +34,7 @@ from spark_eoc.sinks.checkpoint import (
     run_key,
 )
 from spark_eoc.sinks.entries import Call, Control, Fingerprint, Refused, Staged, UnitEntry
-from spark_eoc.sinks.frame import describe_columns, hashed, with_hashes
+from spark_eoc.sinks.frame import check_marks, describe_columns, hashed, with_hashes
 from spark_eoc.sinks.ledger import (
     Compare,
     check_totals,
@@ -142,6 +142,7 @@ class Writer:
         columns = describe_columns(df)
         run = self._run(df)
         if run.columns != columns:
+            check_marks(df, self._sink.marks())
             target = self._sink.check(columns)
             if self._options.atomicity == "batch":
                 self._sink.check_batch()
@@ -201,7 +202,7 @@ class Writer:
         )
 
     def _frame(self, df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-        frame = with_hashes(df, columns)
+        frame = with_hashes(df, columns, self._sink.marks())
         if self._options.partitioning == "hash":
             number = self._options.num_partitions or 1
             return hashed(frame, columns, number, self._options.partition_by)

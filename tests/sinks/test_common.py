@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +19,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    CalendarIntervalType,
     DataType,
     DateType,
+    DayTimeIntervalType,
+    DoubleType,
     MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
+    UserDefinedType,
+    YearMonthIntervalType,
 )
 
 from spark_eoc.errors import ConfigError, ReplayMismatchError
@@ -33,10 +39,10 @@ from spark_eoc.sinks.attempts import StageWatch
 from spark_eoc.sinks.checkpoint import identify, offsets_digest
 from spark_eoc.sinks.entries import Applied, Call, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
 from spark_eoc.sinks.fan_out import fan_out
-from spark_eoc.sinks.frame import describe_columns, with_hashes
+from spark_eoc.sinks.frame import check_marks, describe_columns, with_hashes
 from spark_eoc.sinks.ledger import Close, Compare, Open
 from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, hash_sum, read_rows
-from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
+from spark_eoc.sinks.store import CloseDecision, Column, Mark, OpenDecision, Sink
 from spark_eoc.sinks.writer import Writer, WriterOptions, _Batch
 from tests.sinks.calls import Query
 
@@ -105,6 +111,35 @@ def test_a_null_counts_for_its_column(spark: SparkSession) -> None:
     assert first != second
     plain = [row[0] for row in df.select(F.xxhash64("x", "y")).collect()]
     assert plain[0] == plain[1]
+
+
+def test_marks_travel_beside_the_columns_and_are_not_hashed(spark: SparkSession) -> None:
+    """NULL is false; a condition may name columns that mapInArrow could not pass."""
+    df = spark.createDataFrame([(1, "D"), (2, None), (3, "U")], "id INT, `o.p` STRING").coalesce(1)
+    columns, marks = describe_columns(df), {"gone": Mark("delete_when", "`o.p` = 'D'")}
+    check_marks(df, marks)
+    marked = with_hashes(df, columns, marks)
+    rows = read_rows(marked.toArrow().to_batches(), ["id", "o.p"])
+    assert rows is not None
+    assert rows.marks is not None
+    assert rows.table.column_names == ["id", "o.p"]
+    assert rows.marks.to_pydict() == {"gone": [True, False, False]}
+    assert rows.hashes.to_pylist() == hashes(df)
+    assert rows.slice(0, 2).take(pa.array([1, 0])).marks.to_pydict() == {"gone": [False, True]}
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [("o = 'D'", "can't be evaluated"), ("op =", "can't be evaluated"), ("op", "gives string"),
+     ("op = 'D') OR (1 = 1", "can't be evaluated")],
+)  # fmt: skip
+def test_marks_that_spark_cannot_evaluate_are_refused(
+    spark: SparkSession, condition: str, message: str
+) -> None:
+    """With the option's name, before anything is opened."""
+    df = spark.createDataFrame([("D",)], "op STRING")
+    with pytest.raises(ConfigError, match=rf"delete_when='?\"?{re.escape(condition)}.*{message}"):
+        check_marks(df, {"gone": Mark("delete_when", condition)})
 
 
 def test_the_hash_does_not_depend_on_column_order_or_zone(spark: SparkSession) -> None:
@@ -337,3 +372,32 @@ def test_maps_whose_keys_json_would_harm_are_refused(key: DataType) -> None:
         schema = StructType([StructField("m", MapType(StringType(), kind))])
         with pytest.raises(ConfigError, match="map with keys of type"):
             describe_columns(SimpleNamespace(schema=schema))  # type: ignore[arg-type]
+
+
+class Point(UserDefinedType):  # type: ignore[type-arg]
+    """A user's own type, kept by Spark as a double."""
+
+    @classmethod
+    def sqlType(cls) -> DataType:
+        return DoubleType()
+
+    @classmethod
+    def module(cls) -> str:
+        return __name__
+
+
+@pytest.mark.parametrize(
+    "kind", [DayTimeIntervalType(), YearMonthIntervalType(), CalendarIntervalType(), Point()]
+)
+def test_types_that_no_sink_keeps_are_refused_at_any_depth(kind: DataType) -> None:
+    """M11: Spark's JSON would write them as text of its own, or fail in the job."""
+    for outer in (
+        kind,
+        ArrayType(kind),
+        StructType([StructField("a", MapType(StringType(), kind))]),
+    ):
+        schema = StructType([StructField("m", outer)])
+        with pytest.raises(ConfigError, match=f"'m' has type .*{kind.simpleString()}"):
+            describe_columns(SimpleNamespace(schema=schema))  # type: ignore[arg-type]
+    named = StructType([StructField("interval", StringType())])
+    assert describe_columns(SimpleNamespace(schema=StructType([StructField("m", named)])))  # type: ignore[arg-type]
