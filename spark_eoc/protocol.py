@@ -39,8 +39,9 @@ connection say hello again and send from LAST+1. That makes each line stored exa
 
 **ERR.** CODE is one word. To be tried again later: ``busy`` (too many connections), ``memory``,
 ``idle``, ``stopping``, ``log`` (the buffer failed; its receiver has to be restarted). Final, until
-a person has looked: ``hello``, ``version``, ``token``, ``gap``, ``expired`` (the buffer holds no
-number of this producer: it expired, or the buffer is another; nothing is guessed), ``oversize``
+a person has looked: ``hello``, ``version``, ``token``, ``gap``, ``expired`` (the buffer has
+forgotten this producer's number, by an operator's ``buffer expire``, or ``first`` speaks of
+lines that it never had; nothing is guessed, use another name), ``oversize``
 (a line beyond LIMIT; it and what follows are not stored), ``fenced`` (a newer connection said
 hello with the same name, and took over).
 """

@@ -68,6 +68,10 @@ class BufferWriter(Protocol):
         """Deletes what every consumer has committed and retention doesn't keep; the start
         offset, which is durable before anything is deleted."""
 
+    def expire_producers(self, before_us: int) -> int:
+        """Forgets the numbers of producers that sent nothing since ``before_us``, but not that
+        there were such names; how many. Durable after the next sync."""
+
     def close(self) -> None:
         """Makes durable what was appended, and ends."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from spark_eoc.buffer.block import ProducerState
 from spark_eoc.buffer.consumers import Position, read_positions
 from spark_eoc.buffer.directory import Identity, list_segments, read_identity, segment_path
+from spark_eoc.buffer.expiry import count_expired, known_producers
 from spark_eoc.buffer.published import PublishedEnd, read_published, read_start
 from spark_eoc.buffer.scan import ProducerTable
 from spark_eoc.buffer.segment import AFTER_GAP
@@ -36,7 +37,8 @@ class SegmentReport:
 @dataclass(frozen=True)
 class LogReport:
     """A whole log, and every damage that was found. ``torn_bytes`` lie behind the published end;
-    the next writer cuts or keeps them, and they are no damage."""
+    the next writer cuts or keeps them, and they are no damage. Of ``expired_producers`` only
+    digests of the names are known."""
 
     path: str
     buffer_id: str
@@ -48,6 +50,7 @@ class LogReport:
     producers: dict[str, ProducerState]
     damages: tuple[Damage, ...]
     torn_bytes: int
+    expired_producers: int
 
 
 def verify(path: str | Path) -> LogReport:
@@ -65,6 +68,7 @@ def verify(path: str | Path) -> LogReport:
     ]
     surveys = list(_surveys(directory, bases, identity, published))
     start = read_start(directory)
+    table = _producers(surveys)
     return LogReport(
         path=str(directory),
         buffer_id=identity.buffer_id,
@@ -73,7 +77,10 @@ def verify(path: str | Path) -> LogReport:
         epoch=published.epoch if published else 0,
         segments=tuple(_report(survey) for survey in surveys),
         consumers=read_positions(directory),
-        producers=_producers(surveys),
+        producers={
+            name.decode("utf-8", "replace"): state for name, state in known_producers(table).items()
+        },
+        expired_producers=count_expired(table),
         damages=(*_damages(surveys), *_missing(directory, surveys, start, published)),
         torn_bytes=_torn_bytes(surveys, published),
     )
@@ -104,13 +111,13 @@ def _report(survey: SegmentSurvey) -> SegmentReport:
     )
 
 
-def _producers(surveys: list[SegmentSurvey]) -> dict[str, ProducerState]:
+def _producers(surveys: list[SegmentSurvey]) -> dict[bytes, ProducerState]:
     table = ProducerTable()
     for survey in surveys:
         for piece in survey.pieces:
             for _, change in piece.frames:
                 table.apply(change)
-    return {name.decode("utf-8", "replace"): state for name, state in table.states.items()}
+    return table.states
 
 
 def _damages(surveys: list[SegmentSurvey]) -> Iterator[Damage]:

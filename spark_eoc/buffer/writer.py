@@ -14,6 +14,7 @@ from spark_eoc.buffer.admit import check_block, states_after
 from spark_eoc.buffer.block import BytesLike, LineBlock, ProducerState
 from spark_eoc.buffer.consumers import lowest_position
 from spark_eoc.buffer.directory import Identity, ensure_identity
+from spark_eoc.buffer.expiry import expire, warn_of_room
 from spark_eoc.buffer.files import Files
 from spark_eoc.buffer.frame import CONTROL, DATA, FrameHeader, Place, data_parts
 from spark_eoc.buffer.health import Health
@@ -247,23 +248,19 @@ class LogWriter:
             return self._start_offset
 
     def expire_producers(self, before_us: int) -> int:
-        """Forgets producers that sent nothing since ``before_us`` (microseconds since 1970), so
-        that their next line counts as new; how many. Durable after the next sync."""
+        """Forgets the numbers of producers that sent nothing since ``before_us`` (microseconds
+        since 1970), but not that there were such names; how many. Durable after the next sync."""
         with self._state:
             self._check_open()
-            kept = {
-                name: state
-                for name, state in self._producers.items()
-                if state.last_time_us >= before_us
-            }
-            expired = len(self._producers) - len(kept)
-            if expired:
+            expiry = expire(self._producers, before_us)
+            if expiry.expired:
                 for header, payload in table_frames(
-                    kept, self._place.offset, self._epoch, self._durable.offset
+                    expiry.table, self._place.offset, self._epoch, self._durable.offset
                 ):
                     self._write(header, payload)
-                self._producers = kept
-            return expired
+                self._producers = expiry.table
+            warn_of_room(expiry)
+            return expiry.expired
 
     def close(self) -> None:
         """Syncs and publishes what was appended, and lets the lock go. Raises LogClosedError if

@@ -26,9 +26,10 @@ repair  makes a damaged buffer fit to be opened: keeps all that can be read, cop
 trim    deletes what every consumer has committed, now, whatever the retention; with --forget
         a consumer that is gone for good holds nothing back any more; needs the writer stopped
 expire  forgets the sequence numbers of producers that sent nothing for --idle-days; one that
-        comes back and goes on with its old numbers is refused; needs the writer stopped
+        comes back under such a name is refused, for good; needs the writer stopped
 
-In an object store trim works beside the writer, and there is no repair and no expire."""
+In an object store trim works beside the writer, expire takes the buffer over (a receiver that works
+on it ends, and has to be started again), and there is no repair."""
 
 ACTIONS = ("ls", "cat", "verify", "repair", "trim", "expire")
 
@@ -55,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Does the action; 1 if something is damaged or was lost. Raises LogError."""
-    if "://" in args.path and args.action != "cat":
+    if "://" in args.path and args.action not in ("cat", "expire"):
         return run_in_store(args)
     actions = {
         "ls": _ls,
@@ -118,18 +119,21 @@ def _trim(args: argparse.Namespace) -> int:
 
 
 def _expire(args: argparse.Namespace) -> int:
-    from spark_eoc.buffer import LogWriter  # noqa: PLC0415  heavy
+    from spark_eoc.buffer.expiry import count_expired, known_producers  # noqa: PLC0415  heavy
+    from spark_eoc.buffer.opening import open_writer  # noqa: PLC0415  heavy
 
     if args.idle_days is None:
         raise ConfigError("expire needs --idle-days", next_step="say how long a producer is idle")
-    writer = LogWriter.open(args.path)
+    writer = open_writer(args.path)
     try:
         before_us = int((time.time() - args.idle_days * 86_400) * 1_000_000)
         expired = writer.expire_producers(before_us)
-        left = len(writer.producers)
+        writer.sync()
+        left = len(known_producers(writer.producers))
+        remembered = count_expired(writer.producers)
     finally:
         writer.close()
-    facts = {"expired": expired, "left": left}
+    facts = {"expired": expired, "left": left, "remembered": remembered}
     print(json.dumps(facts) if args.json else f"{expired} producers forgotten, {left} left")
     return 0
 

@@ -23,26 +23,16 @@ def run_in_store(args: argparse.Namespace) -> int:
     actions = {"ls": _ls, "verify": _verify, "trim": _trim}
     if args.action not in actions:
         raise ConfigError(
-            _REFUSED[args.action][0], applied="nothing", next_step=_REFUSED[args.action][1]
+            f"buffer {args.action} works on a folder: in an object store a chunk is whole or not "
+            "there, and one that is damaged or deleted can't be made again from the others",
+            applied="nothing",
+            next_step="see with buffer verify which chunks they are, and restore them from a "
+            "version or a copy of the bucket",
         )
     try:
         return actions[args.action](args, ObstoreObjects(args.path))
     except OSError as error:
         raise LogError(str(error), next_step="see to bucket and credentials") from error
-
-
-_REFUSED = {
-    "repair": (
-        "buffer repair works on a folder: in an object store a chunk is whole or not there, and "
-        "one that is damaged or deleted can't be made again from the others",
-        "see with buffer verify which chunks they are, and restore them from a version or a copy "
-        "of the bucket",
-    ),
-    "expire": (
-        "buffer expire works on a folder",
-        "give producers names that are used again",
-    ),
-}
 
 
 def _ls(args: argparse.Namespace, objects: Objects) -> int:

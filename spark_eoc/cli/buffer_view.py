@@ -21,6 +21,8 @@ def head_lines(report: LogReport | ObjectReport) -> Iterator[str]:
     for name, state in report.producers.items():
         seen = datetime.fromtimestamp(state.last_time_us / 1e6, timezone.utc)
         yield f"producer {name}: sent {state.last_sequence}, last {seen:%Y-%m-%d %H:%M:%S}Z"
+    if report.expired_producers:
+        yield f"producers whose number expired: {report.expired_producers}"
 
 
 def log_table(report: LogReport) -> Iterator[str]:

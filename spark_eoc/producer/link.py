@@ -266,4 +266,11 @@ def refused(refusal: Refusal) -> Exception:
         return FencedError(what, next_step="give each producer a name of its own")
     if refusal.code == "oversize":
         return RecordTooLargeError(what)
+    if refusal.code == "expired":
+        return ProtocolError(
+            what,
+            applied="nothing was sent, since lines could be stored twice",
+            next_step="see in the buffer what it holds, and start anew with another producer name",
+            code=refusal.code,
+        )
     return ProtocolError(what, code=refusal.code)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from spark_eoc.buffer.block import LineBlock, Run
+from spark_eoc.buffer.expiry import has_expired
 from spark_eoc.errors import LogClosedError, LogError, LogFullError
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import cut_lines
@@ -83,8 +84,10 @@ class Committer:
             self.syncer.settle()
         answers: list[Report] = []
         for connection in hellos:
-            state = self._writer.producers.get(connection.producer)
-            answers.append(Answered(connection, state.last_sequence if state else 0))
+            table = self._writer.producers
+            state = table.get(connection.producer)
+            expired = has_expired(table, connection.producer)
+            answers.append(Answered(connection, state.last_sequence if state else 0, expired))
         if answers:
             self._deliver(answers)
 

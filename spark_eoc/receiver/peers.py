@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 #: reset it, and the reason might never be read.
 DRAIN_S = 2.0
 
+EXPIRED = (
+    "this producer's number expired here: which of its lines are stored is not known any more, "
+    "and none is taken under this name"
+)
+
 
 class Peers:
     """Used by the socket thread only. ``reads`` holds the sockets that may be read now.
@@ -207,7 +212,10 @@ class Peers:
             return  # fenced or gone while it waited
         if not self._throttle.rests(connection):
             self._listen(connection)
-        self._store(connection, connection.answered(event.last, self._buffer_id))
+        if event.expired:
+            connection.refuse("expired", EXPIRED)
+        else:
+            self._store(connection, connection.answered(event.last, self._buffer_id))
         if connection.refusal is not None:
             self._refuse(connection)
         else:

@@ -10,10 +10,12 @@ from spark_eoc.receiver.connection import Connection
 
 @dataclass(frozen=True)
 class Answered:
-    """A producer's last durable line, for the connection that said hello."""
+    """A producer's last durable line, for the connection that said hello; ``expired`` if there
+    was one, and its number is forgotten."""
 
     connection: Connection
     last: int
+    expired: bool = False
 
 
 @dataclass(frozen=True)

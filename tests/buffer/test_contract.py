@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("obstore", reason="pip install 'spark-eoc[objectstore]'")
 
 from spark_eoc.buffer import BufferOptions, ConsumerPosition, LogReader, LogWriter, read_slice
+from spark_eoc.buffer.expiry import has_expired, known_producers
 from spark_eoc.buffer.objects import (
     ObjectPosition,
     ObjectReader,
@@ -167,6 +168,38 @@ def test_producers_numbers_survive_restarts_and_trims(kept):
     send(writer, b"busy", 100, b"next")
     assert writer.sync() == 102
     writer.close()
+
+
+def test_names_of_expired_producers_are_remembered(kept):
+    """Their numbers are gone; that there were such names lasts over restarts, rolls and trims."""
+    writer = kept.writer(SMALL)
+    send(writer, b"old", 1, b"x")
+    send(writer, b"new", 1, b"y")
+    writer.sync()
+    old = writer.producers[b"old"].last_time_us
+    assert writer.expire_producers(old) == 0
+    assert writer.expire_producers(old + 1) == 2
+    assert writer.expire_producers(old + 1) == 0
+    writer.sync()
+    send(writer, b"new", 7, b"z")
+    kept.position().commit(fill_more(writer))
+    writer.apply_trim()
+    assert writer.start_offset > 3
+    writer.close()
+    writer = kept.writer(SMALL)
+    assert list(known_producers(writer.producers)) == [b"new"]
+    assert has_expired(writer.producers, b"old")
+    assert not has_expired(writer.producers, b"new")
+    assert not has_expired(writer.producers, b"never seen")
+    writer.close()
+
+
+def fill_more(writer):
+    """Frames that fill three segments; the end."""
+    for number in range(3):
+        append(writer, b"%d" % number + b"x" * 5000)
+        writer.sync()
+    return writer.end_offset
 
 
 def test_epochs_tell_who_wrote_a_record(kept):

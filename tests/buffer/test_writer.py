@@ -17,6 +17,7 @@ from spark_eoc.buffer import (
     Run,
 )
 from spark_eoc.buffer.directory import list_segments
+from spark_eoc.buffer.expiry import expire, has_expired, known_producers
 from spark_eoc.buffer.table import table_frames
 from spark_eoc.errors import ConfigError, LogClosedError, OffsetOutOfRangeError
 from tests.buffer.buffer_logs import SMALL, TIME_US, active, append, die, read_all, send
@@ -165,10 +166,20 @@ def test_idle_producers_are_forgotten_only_when_asked(tmp_path: Path) -> None:
     writer.sync()
     writer.close()
     writer = LogWriter.open(tmp_path)
-    assert list(writer.producers) == [b"new"]
-    send(writer, b"old", 1, b"counts as new")
+    assert list(known_producers(writer.producers)) == [b"new"]
+    assert has_expired(writer.producers, b"old")
     writer.close()
-    assert read_all(tmp_path) == [b"x", b"y", b"counts as new"]
+
+
+def test_expired_names_have_a_bound_beyond_which_nothing_expires() -> None:
+    """The most silent go first; what is remembered is never dropped for what is new."""
+    table = {b"%d" % time: ProducerState(5, time) for time in range(10)}
+    expiry = expire(table, 8, most=3)
+    assert (expiry.expired, expiry.not_expired) == (3, 5)
+    assert sorted(known_producers(expiry.table)) == [b"%d" % time for time in range(3, 10)]
+    assert all(has_expired(expiry.table, b"%d" % time) for time in range(3))
+    again = expire(expiry.table, 8, most=3)
+    assert (again.table, again.expired) == (expiry.table, 0)
 
 
 def test_many_producers_fill_several_frames_of_a_table(tmp_path: Path) -> None:

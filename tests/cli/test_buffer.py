@@ -103,6 +103,12 @@ def test_expire_forgets_idle_producers(log: Path, capsys: pytest.CaptureFixture[
     assert main(["buffer", "expire", str(log)]) == 1
     assert "--idle-days" in capsys.readouterr().err
     assert main(["buffer", "expire", str(log), "--idle-days", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"expired": 1, "left": 1}
+    assert json.loads(capsys.readouterr().out) == {
+        "expired": 1,
+        "left": 1,
+        "remembered": 1,
+    }
     assert main(["buffer", "ls", str(log), "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["producers"]) == ["new"]
+    facts = json.loads(capsys.readouterr().out)
+    assert list(facts["producers"]) == ["new"]
+    assert facts["expired_producers"] == 1

@@ -152,6 +152,27 @@ def test_a_gap_is_an_error_in_text(bench):
     assert bench.lines() == [b"1"]
 
 
+@pytest.mark.parametrize("first", ["", " first=1", " first=2"])
+def test_a_producer_whose_number_expired_is_told_so(bench, first):
+    """Whatever it says: taken for a new one it would send again what the buffer may hold. Other
+    names are new as ever, and those that go on aren't touched."""
+    receiver = bench.receive()
+    with Talker(receiver.port) as talker:
+        talker.hello()
+        talker.say(b"1\n").hear_ack(1)
+    receiver.stop()
+    bench.writer.expire_producers(2**60)
+    receiver = bench.receive()
+    with Talker(receiver.port) as talker:
+        reply = talker.say(f"EOC/1 producer=p{first}\n1\n".encode()).hear()
+        assert reply.startswith(b"ERR expired ")
+        assert talker.hear() == b""
+    with Talker(receiver.port) as talker:
+        assert talker.hello("q") == 0
+        talker.say(b"2\n").hear_ack(1)
+    assert bench.lines() == [b"1", b"2"]
+
+
 def test_an_unfinished_line_is_always_dropped(bench):
     """Whether the connection ends cleanly or not."""
     receiver = bench.receive()

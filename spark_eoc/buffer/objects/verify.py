@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from spark_eoc.buffer.block import ProducerState
 from spark_eoc.buffer.consumers import Position
+from spark_eoc.buffer.expiry import count_expired, known_producers
 from spark_eoc.buffer.objects.chunk import ChunkHeader, Group, check_chunk
 from spark_eoc.buffer.objects.extent import Start, chunk_name, read_buffer_id, read_start
 from spark_eoc.buffer.objects.positions import read_object_positions
@@ -33,6 +34,7 @@ class ObjectReport:
     groups: tuple[Group, ...]
     consumers: dict[str, Position]
     producers: dict[str, ProducerState]
+    expired_producers: int
     damages: tuple[Damage, ...] = ()
 
 
@@ -51,6 +53,7 @@ def survey_objects(objects: Objects) -> ObjectReport:
         groups=(*found.sealed, *([found.group] if found.group else [])),
         consumers=read_object_positions(objects),
         producers=_named(found.producers),
+        expired_producers=count_expired(found.producers),
     )
 
 
@@ -73,6 +76,7 @@ def verify_objects(objects: Objects) -> ObjectReport:
         groups=tuple(walk.groups.values()),
         consumers=read_object_positions(objects),
         producers=_named(walk.producers),
+        expired_producers=count_expired(walk.producers),
         damages=tuple(walk.damages),
     )
 
@@ -86,7 +90,9 @@ def known_buffer_id(objects: Objects) -> bytes:
 
 
 def _named(producers: dict[bytes, ProducerState]) -> dict[str, ProducerState]:
-    return {name.decode("utf-8", "replace"): state for name, state in producers.items()}
+    return {
+        name.decode("utf-8", "replace"): state for name, state in known_producers(producers).items()
+    }
 
 
 @dataclass

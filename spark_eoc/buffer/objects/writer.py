@@ -13,6 +13,7 @@ from types import MappingProxyType
 from spark_eoc.buffer.admit import check_block, states_after
 from spark_eoc.buffer.block import LineBlock, ProducerState
 from spark_eoc.buffer.consumers import Position
+from spark_eoc.buffer.expiry import expire, warn_of_room
 from spark_eoc.buffer.frame import DATA, TAG_BYTES, FrameHeader, data_parts
 from spark_eoc.buffer.health import Health
 from spark_eoc.buffer.objects.chunk import (
@@ -74,6 +75,7 @@ class ObjectWriter:
         self._state = threading.RLock()  # what append and sync share; held for moments
         self._syncing = threading.Lock()  # held over the requests of a sync; taken before _state
         self._draft: Draft | None = None
+        self._producers: dict[bytes, ProducerState] = {}
         self._wants_group = True  # the next draft begins a group
         self._start = Start(FIRST_CHUNK, 0)
         self._lowest = Position(0, 0)
@@ -226,6 +228,21 @@ class ObjectWriter:
                 self._start = start
         return self._start.offset
 
+    def expire_producers(self, before_us: int) -> int:
+        """Syncs, then forgets the numbers of producers that sent nothing since ``before_us``
+        (microseconds since 1970), but not that there were such names; how many. That is durable
+        after the next sync."""
+        self.sync()
+        with self._state:
+            self._health.check()
+            expiry = expire(self._producers, before_us)
+            if expiry.expired:
+                self._producers = expiry.table
+                self._wants_group = True
+                self._draft = self._open_draft()
+            warn_of_room(expiry)
+            return expiry.expired
+
     def close(self) -> None:
         """Syncs what was appended, and ends. Raises if that sync fails."""
         try:
@@ -264,7 +281,7 @@ class ObjectWriter:
         self._group: Group = found.group or Group(FIRST_CHUNK, 0, 0, 0, 0)
         self._group_chunks: int = 0
         self._wants_group = True
-        self._producers: dict[bytes, ProducerState] = dict(found.producers)
+        self._producers = dict(found.producers)
         self._durable: int = found.end_offset
         self._next: int = found.end_offset
         self._bytes_before: int = found.bytes_before

@@ -13,6 +13,7 @@ from spark_eoc.buffer.objects import ObjectPosition, ObjectWriter, ObstoreObject
 from spark_eoc.buffer.objects.verify import verify_objects
 from spark_eoc.buffer.opening import open_position
 from spark_eoc.cli.command import main
+from spark_eoc.errors import FencedError
 from tests.buffer.objects.stores import memory
 
 SMALL = BufferOptions(segment_bytes=4096, max_buffer_bytes=1 << 20)
@@ -88,6 +89,19 @@ def test_trim_works_beside_the_writer(s3_url, says):
     fill(after, 1)
     assert says("verify", s3_url)[0] == 0
     after.close()
+
+
+def test_expire_takes_the_buffer_over(s3_url, says):
+    """So that what it stores is the newest; the writer before is fenced, and may start again."""
+    writer = ObjectWriter.open(s3_url, SMALL)
+    fill(writer, 1)
+    facts = json.loads(says("expire", s3_url, "--idle-days", "1", "--json")[1])
+    assert facts == {"expired": 1, "left": 0, "remembered": 1}
+    with pytest.raises(FencedError):
+        fill(writer, 1)
+    report = json.loads(says("verify", s3_url, "--json")[1])
+    assert (report["damages"], report["producers"], report["expired_producers"]) == ([], {}, 1)
+    assert report["end_offset"] == 1
 
 
 def test_verify_names_what_is_damaged_or_missing(s3_url, says):
