@@ -76,6 +76,12 @@ class RedisAddress:
         address = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{rest}" if rest else "")
         return cls(address, Secret(secret) if secret else None)
 
+    @property
+    def socket_timeout_s(self) -> float:
+        """How long a connection waits for an answer."""
+        given = dict(parse_qsl(urlsplit(self.url).query)).get("socket_timeout")
+        return SOCKET_TIMEOUT_S if given is None else float(given)
+
     def connect(self) -> redis.Redis:
         """A client with one connection, made now; errors are those of redis-py."""
         options: dict[str, Any] = {

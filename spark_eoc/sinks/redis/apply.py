@@ -30,6 +30,7 @@ from spark_eoc.sinks.redis.keys import (
 )
 from spark_eoc.sinks.redis.lua_chunk import chunk_script
 from spark_eoc.sinks.redis.refusal import RowRefusedError
+from spark_eoc.sinks.redis.replicas import TooFewReplicasError
 from spark_eoc.sinks.redis.resp import bulk
 from spark_eoc.sinks.redis.server import PassingError, Patience, Script, text
 from spark_eoc.sinks.redis.target import Target
@@ -55,6 +56,7 @@ class UnitWriter:
         self._window: Window | None = None
         self._start = 0
         self._wrote = False
+        self._outcome: Outcome | None = None
 
     def apply(self) -> Outcome:
         """The outcome as data; what went wrong for good is a Refused, too."""
@@ -65,11 +67,19 @@ class UnitWriter:
         while True:
             try:
                 with self._target.address.connect() as client:
-                    return self._write_from(client)
+                    return self._finish(client)
             except (RedisError, PassingError) as error:
                 outcome = self._after(error)
-                if outcome is not None:
+                if isinstance(outcome, Refused) or (outcome and not self._target.replicas.count):
                     return outcome
+                self._outcome = outcome
+
+    def _finish(self, client: redis.Redis) -> Outcome:
+        """Writes what is left, and waits for replicas: also where nothing was left."""
+        outcome = self._outcome or self._write_from(client)
+        if not isinstance(outcome, Refused):
+            self._target.replicas.wait(client, self._keys.waited)
+        return outcome
 
     def _after(self, error: RedisError | PassingError) -> Outcome | None:
         """Looks at the unit entry first: only if work is left is the error classified."""
@@ -78,7 +88,7 @@ class UnitWriter:
             self._patience = Patience(self._target.address, what, self._target.budget_s)
         try:
             outcome = self._look(self._patience)
-            if outcome is None:
+            if outcome is None or isinstance(error, TooFewReplicasError):
                 self._patience.wait(error)
         except SinkUnavailableError as unavailable:
             return _refused(unavailable)

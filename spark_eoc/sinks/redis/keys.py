@@ -22,17 +22,18 @@ COMPLETE, PARTIAL, HALF = "complete", "partial", "half"
 
 @dataclass(frozen=True)
 class LedgerKeys:
-    """The three keys of one writer."""
+    """The three keys of one writer; ``waited`` is what :mod:`~.replicas` writes, if anything."""
 
     control: str
     units: str
     history: str
+    waited: str
 
     @classmethod
     def of(cls, prefix: str, writer_id: str) -> LedgerKeys:
         """For the ledger under ``prefix``."""
         base = f"{prefix}:{{{ledger_key(writer_id).hex()}}}"
-        return cls(f"{base}:control", f"{base}:units", f"{base}:history")
+        return cls(*(f"{base}:{name}" for name in ("control", "units", "history", "waited")))
 
 
 def control_fields(writer_id: str, control: Control) -> dict[str, str]:

@@ -145,6 +145,10 @@ def _next_step(problem: str) -> str:
         ("NOPERM", "give the user the commands and the key pattern that the message names"),
         ("NOAUTH", "give the password in the URL, as password= or in the environment"),
         ("WRONGPASS", "give the right user and password"),
+        (
+            "wait_replicas",
+            "see that the replicas run and keep up (INFO replication), or ask for fewer",
+        ),
         ("BUSY", "find the long script of another client with CLIENT LIST"),
     ):
         if word in problem:

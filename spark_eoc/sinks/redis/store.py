@@ -44,11 +44,16 @@ class RedisSink(Sink):
 
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`; the target's name is the key template."""
-        self.target.command.check_columns(columns)
-        self._patience("be checked").keep_trying(
-            lambda client: check_server(client, self.target.command, self.target.ledger)
-        )
-        return self.target.command.key.text
+        target = self.target
+        target.command.check_columns(columns)
+        keys = LedgerKeys.of(target.ledger, target.command.key.text)
+
+        def step(client: redis.Redis) -> None:
+            check_server(client, target.command, target.ledger)
+            target.replicas.wait(client, keys.waited)
+
+        self._patience("be checked").keep_trying(step)
+        return target.command.key.text
 
     def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
         """See :meth:`Sink.open_batch`; compare and set, again from the start if it changed."""
@@ -58,6 +63,8 @@ class RedisSink(Sink):
                 seen = self._read(client, writer_id, batch_id)
                 decision = decide(seen.view)
                 if isinstance(decision, Compare) or self._store(client, seen, decision):
+                    # A complete batch as well: the run that wrote it may have died waiting.
+                    self.target.replicas.wait(client, seen.keys.waited)
                     return decision
 
         return self._patience("open a batch").keep_trying(step)
@@ -84,6 +91,7 @@ class RedisSink(Sink):
                 seen = self._read(client, writer_id, batch_id)
                 decision = decide(seen.view, list(_units_of(seen.units, batch_id).values()))
                 if decision is None or self._store(client, seen, decision):
+                    self.target.replicas.wait(client, seen.keys.waited)
                     return
 
         self._patience("close a batch").keep_trying(step)

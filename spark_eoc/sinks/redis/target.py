@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.replicas import Replicas
 
 
 @dataclass(frozen=True)
 class Target:
     """``ledger`` is the prefix of the ledger's keys, ``chunk_rows`` the operations in one script,
-    ``budget_s`` how long what may pass is tried again.
+    ``budget_s`` how long what may pass is tried again, ``replicas`` those that must have a write.
 
     Raises ConfigError for what can't work; nothing is connected.
     """
@@ -22,8 +23,10 @@ class Target:
     ledger: str = "spark_eoc"
     chunk_rows: int = 5000
     budget_s: float = 300.0
+    replicas: Replicas = field(default_factory=Replicas)
 
     def __post_init__(self) -> None:
+        self.replicas.check_timeout(self.address.socket_timeout_s)
         if not self.ledger or not self.ledger.isprintable() or "{" in self.ledger:
             raise ConfigError(
                 f"ledger={self.ledger!r} can't be the prefix of the ledger's keys",

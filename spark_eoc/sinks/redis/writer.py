@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.replicas import Replicas
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.template import KeyTemplate
@@ -30,6 +31,9 @@ class RedisWriter(Writer):
     * ``ledger``: prefix of the ledger's keys, ``spark_eoc``. ``chunk_rows``: operations in one
       script, 5,000 (and at most 8 MiB). ``retry_minutes``: how long errors that may pass, such as
       a server that restarts or is full, are tried again.
+    * ``wait_replicas``: how many replicas must have each unit and each step of the ledger before
+      the writer goes on, 0. ``wait_timeout_ms``: how long it waits for them at a time, 1,000; too
+      few are tried again for ``retry_minutes``, then SinkUnavailableError.
     * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
 
     Rows of one key are applied in the order in which they arrive in their partition for set,
@@ -54,6 +58,8 @@ class RedisWriter(Writer):
         ledger: str = "spark_eoc",
         chunk_rows: int = 5000,
         retry_minutes: float = 5.0,
+        wait_replicas: int = 0,
+        wait_timeout_ms: int = 1000,
         writer_id: str | None = None,
         checkpoint_location: str | None = None,
         atomicity: str = "partition",
@@ -79,7 +85,8 @@ class RedisWriter(Writer):
             on_null,
         )
         address = RedisAddress.parse(url, password)
-        target = Target(address, told, ledger, chunk_rows, retry_minutes * 60)
+        replicas = Replicas(wait_replicas, wait_timeout_ms)
+        target = Target(address, told, ledger, chunk_rows, retry_minutes * 60, replicas)
         options = WriterOptions(
             writer_id=writer_id,
             checkpoint_location=checkpoint_location,

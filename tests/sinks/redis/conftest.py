@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,3 +26,17 @@ def new_run(redis_server: Any, prefix: str) -> Callable[..., Run]:
 @pytest.fixture
 def client(redis_server: Any) -> Any:
     return redis_server.client()
+
+
+@pytest.fixture
+def later() -> Iterator[Callable[..., None]]:
+    """``later(seconds, do)`` runs ``do`` on a thread of its own, which the test waits for."""
+    timers: list[threading.Timer] = []
+
+    def schedule(seconds: float, do: Callable[[], Any]) -> None:
+        timers.append(threading.Timer(seconds, do))
+        timers[-1].start()
+
+    yield schedule
+    for timer in timers:
+        timer.join()
