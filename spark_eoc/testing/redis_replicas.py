@@ -14,6 +14,7 @@ import redis
 from spark_eoc.testing.servers import Redis
 from spark_eoc.testing.wait import until
 
+_HURRY = ["info-period", "200", "publish-period", "200", "ask-period", "200", "ping-period", "200"]
 #: The name under which the Sentinels know the primary.
 MASTER_NAME = "eoc"
 
@@ -32,13 +33,18 @@ class RedisReplica(Redis):
         try:
             replica._prepare()
             replica._start_on_free_port()
-            primary.client().config_set("repl-diskless-sync-delay", 0)
-            replica.client().replicaof("127.0.0.1", str(primary.port))
-            until(lambda: linked(replica), 20, "the replica is in step")
+            follow(replica, primary)
         except BaseException:
             replica.close()
             raise
         return replica
+
+
+def follow(node: Redis, primary: Redis) -> None:
+    """Makes ``node`` a replica of ``primary`` and waits until it is in step."""
+    primary.client().config_set("repl-diskless-sync-delay", 0)  # else a sync waits 5 s
+    node.client().replicaof("127.0.0.1", str(primary.port))
+    until(lambda: linked(node), 20, "the replica is in step")
 
 
 def linked(replica: Redis) -> bool:
@@ -68,6 +74,8 @@ class Sentinel(Redis):
         try:
             sentinel._prepare()
             sentinel._start_on_free_port()
+            with contextlib.suppress(redis.ResponseError):  # Redis 6.2 can't be hurried
+                _ask(sentinel, "DEBUG", *_HURRY)
         except BaseException:
             sentinel.close()
             raise
@@ -130,10 +138,18 @@ class SentinelRedis:
 
         def promoted() -> bool:
             new = self.primary()
-            return new is not old and new.client().info("replication")["role"] == "master"
+            with contextlib.suppress(redis.RedisError):
+                return new is not old and new.client().info("replication")["role"] == "master"
+            return False
 
         until(promoted, timeout, "another primary")
         return self.primary()
+
+    def rejoin(self, node: Redis) -> None:
+        """Starts a killed node and makes it a replica of the present primary, as the Sentinels
+        would some seconds later."""
+        node.restart()
+        follow(node, self.primary())
 
     def __enter__(self) -> SentinelRedis:
         return self

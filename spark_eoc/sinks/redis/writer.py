@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.replicas import Replicas
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.template import KeyTemplate
+from spark_eoc.sinks.redis.url import parse_url
 from spark_eoc.sinks.writer import Writer, WriterOptions
 
 
@@ -19,6 +19,8 @@ class RedisWriter(Writer):
 
     ``RedisWriter("redis://app@host/0", key="user:{user_id}", command="hset")``
 
+    * the URL is ``redis://`` or ``rediss://`` (TLS), ``unix://``, or
+      ``redis+sentinel://user@host:26379,host:26379/master-name/0``.
     * ``key``: a template; ``{column}`` stands for a column. With several columns, ``%`` and the
       first character of each separator are written ``%XX`` inside values.
     * ``command``: set, hset, incrby, incrbyfloat, hincrby, sadd, zadd, zincrby, rpush, xadd, del.
@@ -84,7 +86,7 @@ class RedisWriter(Writer):
             ttl,
             on_null,
         )
-        address = RedisAddress.parse(url, password)
+        address = parse_url(url, password)
         replicas = Replicas(wait_replicas, wait_timeout_ms)
         target = Target(address, told, ledger, chunk_rows, retry_minutes * 60, replicas)
         options = WriterOptions(

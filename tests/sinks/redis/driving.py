@@ -15,11 +15,11 @@ import pytest
 from spark_eoc.failpoints import FailpointError
 from spark_eoc.sinks.entries import Call, Fingerprint, Outcome, Refused, Unit
 from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open
-from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.template import KeyTemplate
+from spark_eoc.sinks.redis.url import parse_url
 from spark_eoc.sinks.rows import Rows
 
 
@@ -41,7 +41,7 @@ def redis_sink(url: str, key: str, command: str, **more: Any) -> RedisSink:
     if "fields" in more:
         more["fields"] = tuple(more["fields"])
     told = Command(command, KeyTemplate.parse(key), **more)
-    return RedisSink(Target(RedisAddress.parse(url), told, **target))
+    return RedisSink(Target(parse_url(url), told, **target))
 
 
 class Run:
