@@ -65,6 +65,12 @@ FAILPOINTS: dict[str, str] = {
     "mysql.after_unit": "rows and unit entry are sent",
     "mysql.before_commit": "the same, directly before COMMIT",
     "mysql.after_commit": "the unit is committed, the task has not returned",
+    # in batch atomicity, a task stages, the driver publishes
+    "mysql.before_stage": "the partition is read, nothing of it is staged",
+    "mysql.after_stage": "the partition is staged, the task has not returned",
+    "mysql.publish_after_rows": "the rows are moved, the ledger's entries are not sent",
+    "mysql.publish_before_commit": "rows and entries are sent",
+    "mysql.publish_after_commit": "the batch is published, the driver has not gone on",
     "redis.before_chunk": "the partition is read, this chunk is not sent",
     "redis.after_chunk": "a chunk is applied, more may follow",
     "redis.after_unit": "the unit is applied, the task has not returned",

@@ -37,7 +37,10 @@ _ONLY = {
         "mysql.after_unit", "mysql.before_commit", "mysql.after_commit", "redis.before_chunk",
         "redis.after_chunk", "redis.after_unit",
     ),
-    "batch": ("batch.before_publish", "batch.after_publish"),
+    "batch": (
+        "batch.before_publish", "batch.after_publish", "mysql.before_stage", "mysql.after_stage",
+        "mysql.publish_after_rows", "mysql.publish_before_commit", "mysql.publish_after_commit",
+    ),
 }  # fmt: skip
 _FIRE_TIMEOUT_S = 180.0
 _SETTLE_TIMEOUT_S = 240.0

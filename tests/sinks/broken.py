@@ -22,16 +22,20 @@ from spark_eoc.sinks.entries import (
     Completed,
     Control,
     Fingerprint,
+    LedgerView,
     Outcome,
+    Staged,
     Unit,
     UnitEntry,
 )
 from spark_eoc.sinks.ledger import Close
 from spark_eoc.sinks.mysql.connection import transaction
 from spark_eoc.sinks.mysql.sink import MySQLSink
+from spark_eoc.sinks.mysql.staging import Staging
+from spark_eoc.sinks.mysql.staging_sql import Known
 from spark_eoc.sinks.mysql.writer import MySQLWriter
 from spark_eoc.sinks.rows import Rows
-from spark_eoc.sinks.store import CloseDecision
+from spark_eoc.sinks.store import CloseDecision, PublishDecision
 
 # Workers can't import tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -134,6 +138,51 @@ class _NoCheck(NoToken):
         return copy
 
 
+class PublishesAllStaged(MySQLSink):
+    """Publishes what is in staging for the batch, not what came back."""
+
+    def check_batch(self) -> None:
+        super().check_batch()
+        assert self._staging is not None
+        self._staging = _AllStaged(**self._staging.__dict__)
+
+
+class _AllStaged(Staging):
+    def _counted(
+        self, connection: Any, writer_id: str, batch_id: int, staged: Sequence[Staged]
+    ) -> list[Known]:
+        known = self.sql.known(connection, writer_id).values()
+        return [one for one in known if one.batch_id == batch_id]
+
+
+class PublishesWithoutToken(MySQLSink):
+    """Publishes whoever owns the writer by now."""
+
+    def publish(
+        self, writer_id: str, batch_id: int, staged: Sequence[Staged], decide: PublishDecision
+    ) -> None:
+        def blind(view: LedgerView) -> Close:
+            assert view.control is not None
+            control = replace(view.control, open_batch=None, last_complete=batch_id)
+            total = Fingerprint.sum([one.fingerprint for one in staged])
+            return Close(control, Completed(batch_id, None, 0, total, "blind", "batch"), 0)
+
+        super().publish(writer_id, batch_id, staged, blind)
+
+    def check_batch(self) -> None:
+        super().check_batch()
+        assert self._staging is not None
+        self._staging = _HistoryReplaced(**self._staging.__dict__)
+
+
+class _HistoryReplaced(Staging):
+    def _move(self, connection: Any, one: Known) -> None:
+        super()._move(connection, one)
+        # The other run's history of this batch would stop what the token should have stopped.
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM spark_eoc_history WHERE batch_id=%s", (one.batch_id,))
+
+
 class OneTokenARunWriter(MySQLWriter):
     """A straggler of an earlier call of this run has the same token as the call that followed."""
 
@@ -158,6 +207,8 @@ _SINKS: dict[str, type[MySQLSink]] = {
     "no_token": NoToken,
     "plain_read_at_start": PlainReadAtStart,
     "plain_read_at_end": PlainReadAtEnd,
+    "publishes_all_staged": PublishesAllStaged,
+    "publishes_without_token": PublishesWithoutToken,
 }
 KINDS: Sequence[str] = (*_SINKS, "one_token_a_run")
 

@@ -33,6 +33,7 @@ from tests.buffer.file_system import CHOICES, RecordingDisk, crash
 from tests.buffer.test_power_cut import PublishesFirst
 from tests.sinks.broken import KINDS
 from tests.sinks.mysql import test_units as units
+from tests.sinks.mysql import test_whole_batches as whole
 from tests.sinks.redis.broken import LedgerApartSink, PositionalSink, TokenlessSink
 from tests.sinks.redis.driving import Run, fail_after_chunk, redis_sink, rows_of
 
@@ -81,6 +82,16 @@ def straggler(token: str | None) -> Scenario:
     return scenario
 
 
+def copies_of_tasks(sink: Any, table: Database, _: pytest.MonkeyPatch) -> None:
+    """In batch atomicity three copies of each task have staged their rows, one comes back."""
+    whole.copies_of_tasks(sink, table)
+
+
+def late_publish(sink: Any, table: Database, _: pytest.MonkeyPatch) -> None:
+    """A run that has staged a whole batch was stopped, and goes on when another has published."""
+    whole.late_publish(sink, table)
+
+
 #: Variant: (scenario, rows sent, what the checker finds). A scenario with the product stops where
 #: a rule refuses to go on; what is not written then is written by the run that comes after.
 MYSQL: dict[str, tuple[Scenario, int, set[str]]] = {
@@ -90,6 +101,8 @@ MYSQL: dict[str, tuple[Scenario, int, set[str]]] = {
     "no_token": (late_unit, 3, {TWICE, ROWS_WITHOUT_LEDGER}),
     "plain_read_at_start": (open_during_unit("mysql.after_rows"), 3, {TWICE}),
     "plain_read_at_end": (open_during_unit("mysql.before_commit"), 3, {TWICE}),
+    "publishes_all_staged": (copies_of_tasks, 4, {TWICE, ROWS_WITHOUT_LEDGER}),
+    "publishes_without_token": (late_publish, 2, {TWICE, ROWS_WITHOUT_LEDGER}),
     "one_token_a_run": (straggler("t" * 32), 3, {TWICE}),
 }
 

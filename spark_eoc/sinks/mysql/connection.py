@@ -23,6 +23,7 @@ T = TypeVar("T")
 TIME_LIMIT_S = 10
 # A statement of many rows may wait for a lock more than once.
 _READ_TIMEOUT_S = 60
+_PACKET_HEADER = 64
 _SQL_MODE = (
     "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
@@ -118,6 +119,13 @@ def connect(address: Address) -> Any:
 def flavour(connection: Any) -> Flavour:
     """The server's flavour, as its greeting told."""
     return Flavour.of(connection.get_server_info())
+
+
+def max_packet(connection: Any) -> int:
+    """The bytes that one statement may have."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        return int(cursor.fetchone()[0]) - _PACKET_HEADER
 
 
 def discard(connection: Any) -> None:

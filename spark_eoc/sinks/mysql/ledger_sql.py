@@ -48,23 +48,35 @@ class LedgerSql:
             )
         database, dot, self._prefix = prefix.rpartition(".")
         self._database = database or None
-        self._names = {
-            kind: (f"`{database}`." if dot else "") + f"`{self._prefix}_{kind}`" for kind in _TABLES
-        }
+        self._quoted_database = f"`{database}`." if dot else ""
+        self._names = {kind: self.table(kind) for kind in _TABLES}
 
     def create(self, connection: Any) -> None:
         """Creates missing tables; never inside a transaction, since DDL commits. ConfigError if
         one exists on an engine without transactions."""
         for kind, columns in _TABLES.items():
-            table = self._names[kind]
-            if self._engine(connection, kind) is None:
-                connection.query(f"CREATE TABLE IF NOT EXISTS {table} ({columns}{_TAIL}")
-            if self._engine(connection, kind) != "InnoDB":
-                raise ConfigError(
-                    f"the ledger's table {table} is not InnoDB, so rows and ledger entry can't "
-                    "be committed together",
-                    next_step=f"ALTER TABLE {table} ENGINE=InnoDB",
-                )
+            self.make(connection, kind, columns)
+
+    def make(self, connection: Any, kind: str, columns: str, comment: str = "") -> None:
+        """Creates one table under the prefix where it is missing; rules as for ``create``."""
+        table, more = self.table(kind), f" COMMENT={_literal(comment)}" if comment else ""
+        if self._engine(connection, kind) is None:
+            connection.query(f"CREATE TABLE IF NOT EXISTS {table} ({columns}{_TAIL}{more}")
+        if self._engine(connection, kind) != "InnoDB":
+            raise ConfigError(
+                f"the ledger's table {table} is not InnoDB, so rows and ledger entry can't "
+                "be committed together",
+                next_step=f"ALTER TABLE {table} ENGINE=InnoDB",
+            )
+
+    def table(self, kind: str) -> str:
+        """The quoted name of the table ``kind`` under the prefix."""
+        return self._quoted_database + f"`{self._prefix}_{kind}`"
+
+    def located(self, connection: Any, kind: str) -> tuple[str, str]:
+        """Database and name of that table, unquoted."""
+        ((database,),) = _rows(connection, "SELECT COALESCE(%s, DATABASE())", self._database)
+        return str(database), f"{self._prefix}_{kind}"
 
     def _engine(self, connection: Any, kind: str) -> str | None:
         found = _rows(
@@ -208,6 +220,10 @@ def _fields(control: Control) -> tuple[Any, ...]:
         control.split,
         control.opened_us,
     )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _key(writer_id: str) -> str:

@@ -74,13 +74,15 @@ def _halved(table: pa.Table) -> Iterator[pa.Table]:
 class Around:
     """What surrounds the rows of a statement, and how long it may get, in bytes.
 
-    Statements stay below ``size``; one row alone may need up to ``limit``.
+    Statements stay below ``size``; one row alone may need up to ``limit``. Each row begins with
+    ``lead``, the literals of columns that all rows share.
     """
 
     head: bytes
     tail: bytes
     size: int
     limit: int
+    lead: str = ""
 
     def room(self) -> tuple[int, int]:
         """Bytes for the rows: of a usual statement, and of one with a single row."""
@@ -96,13 +98,13 @@ def statements(
     BadRowError if one row is longer than the limit, or has a value that the target can't keep.
     """
     for block in blocks(table):
-        yield from _cut(_rows_text(block, fits), around)
+        yield from _cut(_rows_text(block, fits, around.lead), around)
 
 
-def _rows_text(table: pa.Table, fits: Mapping[str, Fit]) -> pa.Array:
+def _rows_text(table: pa.Table, fits: Mapping[str, Fit], lead: str = "") -> pa.Array:
     """One text a row, ``(v,v,…),``: joined without a copy, since an array's texts lie in a row."""
     parts: list[pa.Array | pa.Scalar] = []
-    pending = "("
+    pending = "(" + lead
     for name in table.column_names:
         literal = render(_one_chunk(table.column(name)), fits.get(name, Fit()), name)
         text, prefix = literal.text, literal.prefix

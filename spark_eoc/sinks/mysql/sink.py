@@ -11,7 +11,7 @@ import pymysql
 
 from spark_eoc.errors import BadRowError, ConfigError, SinkUnavailableError, SparkEocError
 from spark_eoc.failpoints import hit
-from spark_eoc.sinks.entries import Applied, Control, Outcome, Refused, Unit, UnitEntry
+from spark_eoc.sinks.entries import Applied, Control, Outcome, Refused, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Compare, Open, decide_after_error, decide_unit
 from spark_eoc.sinks.mysql.address import Address
 from spark_eoc.sinks.mysql.connection import (
@@ -19,6 +19,7 @@ from spark_eoc.sinks.mysql.connection import (
     DUPLICATE,
     Budget,
     flavour,
+    max_packet,
     message,
     number,
     repeat,
@@ -27,15 +28,28 @@ from spark_eoc.sinks.mysql.connection import (
 from spark_eoc.sinks.mysql.create import create_statement
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
 from spark_eoc.sinks.mysql.render import Around, Fit, statements
+from spark_eoc.sinks.mysql.staging import Staging
+from spark_eoc.sinks.mysql.staging_sql import StagingSql
 from spark_eoc.sinks.mysql.statement import Insert, check_merge
-from spark_eoc.sinks.mysql.target import TableColumn, check_server, check_table, read_shape
+from spark_eoc.sinks.mysql.target import (
+    TableColumn,
+    TableShape,
+    check_server,
+    check_table,
+    read_shape,
+)
 from spark_eoc.sinks.rows import Rows
-from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
+from spark_eoc.sinks.store import (
+    CloseDecision,
+    Column,
+    OpenDecision,
+    PublishDecision,
+    Sink,
+)
 
 #: Bytes of one INSERT; the server needs as much time a row from 16 KiB to 1 MiB (measured), and a
 #: lock wait rolls back and repeats no more than this at a time.
 STATEMENT_BYTES = 128 * 1024
-_PACKET_HEADER = 64
 _RELEASE_EVERY = 128
 
 T = TypeVar("T")
@@ -74,6 +88,8 @@ class MySQLSink(Sink):
     def __post_init__(self) -> None:
         self._sql = LedgerSql(self.ledger)
         self._layout: Layout | None = None
+        self._shape: TableShape | None = None
+        self._staging: Staging | None = None
 
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`."""
@@ -97,6 +113,7 @@ class MySQLSink(Sink):
         shape = read_shape(connection, database, table)
         matched = check_table(shape, columns, self.key if self.upsert else None, self.allow)
         self._sql.create(connection)
+        self._shape = shape
         self._layout = Layout(
             shape.database,
             shape.name,
@@ -139,6 +156,46 @@ class MySQLSink(Sink):
     def _driver(self, what: str, step: Callable[[Any], T]) -> T:
         return repeat(self.address, self.budget_s, what, step)
 
+    def check_batch(self) -> None:
+        """See :meth:`Sink.check_batch`. Needs CREATE and ALTER in the ledger's database."""
+        shape, layout = self._shape, self._checked()
+        if shape is None:
+            raise RuntimeError("check() comes before check_batch()")
+        columns = [shape.columns[name] for name in layout.names.values()]
+        sql = StagingSql(self._sql)
+        name = self._driver("preparing to stage", lambda c: sql.prepare(c, shape, columns))
+        self._staging = Staging(self.address, self._sql, sql, name, self._insert(), layout.fits)
+
+    def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
+        """See :meth:`Sink.stage`: rows and what is known of them in one transaction."""
+        hit("mysql.before_stage")
+        budget: Budget | None = None
+        while True:
+            try:
+                _refuse_null_keys(rows, self.key)
+                again = budget is not None
+                return self._staged().stage(unit, staging_id, rows, again=again)
+            except (pymysql.MySQLError, OSError, BadRowError) as error:
+                budget = budget or Budget(self.budget_s, self.address)
+                refused = _refusal(error, budget, unit)
+                if refused is not None:
+                    return refused
+
+    def publish(
+        self, writer_id: str, batch_id: int, staged: Sequence[Staged], decide: PublishDecision
+    ) -> None:
+        """See :meth:`Sink.publish`: one transaction, the control entry locked all the time."""
+        self._staged().publish(writer_id, batch_id, staged, decide, self.budget_s)
+
+    def clear_staged(self, writer_id: str) -> None:
+        """See :meth:`Sink.clear_staged`."""
+        self._staged().clear(writer_id)
+
+    def _staged(self) -> Staging:
+        if self._staging is None:
+            raise RuntimeError("check_batch() comes before staging")
+        return self._staging
+
     def arrange(self, rows: Rows) -> Rows:
         """An upsert's rows in the order of their keys, so that units lock rows in one order."""
         if not self.upsert:
@@ -176,28 +233,34 @@ class MySQLSink(Sink):
             return outcome
 
     def _write(self, connection: Any, rows: Rows) -> None:
-        layout = self._layout
-        if layout is None:
-            raise RuntimeError("check() comes before apply()")
-        names = layout.names
+        layout, insert = self._checked(), self._insert()
         _refuse_null_keys(rows, self.key)
-        insert = Insert(
-            layout.database,
-            layout.table,
-            [names[name] for name in rows.table.column_names],
-            [names[name] for name in self.key],
-            {names[name]: rule for name, rule in self.merge.items()},
-        )
         around = Around(
             insert.head(),
             insert.tail(flavour(connection)),
             STATEMENT_BYTES,
-            _max_packet(connection),
+            max_packet(connection),
         )
         for count, (sql, _) in enumerate(statements(rows.table, layout.fits, around)):
             connection.query(sql)
             if count % _RELEASE_EVERY == 0:
                 rows.release()
+
+    def _checked(self) -> Layout:
+        if self._layout is None:
+            raise RuntimeError("check() comes before any row")
+        return self._layout
+
+    def _insert(self) -> Insert:
+        layout = self._checked()
+        names = layout.names
+        return Insert(
+            layout.database,
+            layout.table,
+            list(names.values()),
+            [names[name] for name in self.key],
+            {names[name]: rule for name, rule in self.merge.items()},
+        )
 
     def _enter(self, connection: Any, unit: Unit) -> Outcome:
         """Control entry shared, then unit entry: compare and set, in this order, rows before."""
@@ -250,12 +313,6 @@ def _refuse_null_keys(rows: Rows, key: Sequence[str]) -> None:
                 next_step="filter or coalesce it in the query",
                 column=name,
             )
-
-
-def _max_packet(connection: Any) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@max_allowed_packet")
-        return int(cursor.fetchone()[0]) - _PACKET_HEADER
 
 
 def _refusal(error: Exception, budget: Budget, unit: Unit) -> Refused | None:

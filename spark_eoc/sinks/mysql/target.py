@@ -19,7 +19,8 @@ _EXACT = {"float": 1 << 24, "double": 1 << 53}
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table as ``information_schema`` describes it."""
+    """A column of the table as ``information_schema`` describes it; ``definition`` makes another
+    column that keeps the same values."""
 
     name: str
     type: str
@@ -30,6 +31,7 @@ class TableColumn:
     generated: bool
     collation: str = ""
     characters: int | None = None
+    definition: str = ""
 
     @property
     def exact_integers(self) -> int | None:
@@ -92,7 +94,8 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
     columns = _rows(
         connection,
         "SELECT column_name, data_type, numeric_scale, datetime_precision, is_nullable, "
-        "column_default, extra, collation_name, character_maximum_length "
+        "column_default, extra, collation_name, character_maximum_length, column_type, "
+        "character_set_name "
         "FROM information_schema.columns "
         "WHERE table_schema=%s AND table_name=%s ORDER BY ordinal_position",
         schema,
@@ -105,7 +108,7 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
 
 
 def _column(row: Sequence[Any]) -> TableColumn:
-    name, kind, scale, digits, nullable, default, extra, collation, length = row
+    name, kind, scale, digits, nullable, default, extra, collation, length, full, charset = row
     extra = (extra or "").lower()
     return TableColumn(
         name,
@@ -117,6 +120,7 @@ def _column(row: Sequence[Any]) -> TableColumn:
         "generated" in extra.replace("default_generated", ""),
         collation or "",
         length if kind.lower() in ("char", "varchar") else None,
+        f"{full} CHARACTER SET {charset} COLLATE {collation}" if charset else full,
     )
 
 

@@ -27,6 +27,11 @@ class MySQLWriter(Writer):
     that may pass, such as dead-locks or a server that restarts, are tried again for
     ``retry_minutes``.
 
+    With ``atomicity="batch"`` tasks stage their rows in a table of the ledger, and the driver moves
+    those that came back, completes the batch and commits: readers see the whole batch or nothing,
+    and a plan whose content changes when it is run again is exactly once too. A row that only the
+    target can refuse (a duplicate key, a NULL) is found then, with nothing of the batch written.
+
     Not covered: non-transactional engines (refused), servers without one primary (refused), what
     triggers do outside the database.
     """
