@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -104,6 +107,25 @@ def test_the_harness_example_can_be_defined():
         "mariadb",
         "eoc_seed",
     ]
+
+
+def test_the_sink_of_your_own_keeps_the_contract(tmp_path):
+    """The example's lines, as a test file beside the sink that it imports."""
+    (code,) = blocks(section("A sink of your own"))
+    (tmp_path / "test_orders.py").write_text(code)
+    shutil.copy(ROOT / "tests/sinks/sqlite_sink.py", tmp_path)
+    plugins = "-p spark_eoc.testing.plugin -p no:cacheprovider"
+    done = subprocess.run(
+        [sys.executable, "-m", *f"pytest -q {plugins} -k a_unit_is test_orders.py".split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 class LineServer:

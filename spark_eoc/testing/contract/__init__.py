@@ -1,0 +1,1 @@
+"""The parts of :class:`spark_eoc.testing.sink_contract.SinkContract`."""
