@@ -78,12 +78,15 @@ class UnitEntry:
 
     ``fingerprint`` is that of the rows applied so far, in the order of :meth:`Sink.arrange`;
     ``complete`` is False while chunks of the partition are missing (a sink without transactions).
+    ``parts``, of a sink that splits a partition further, are (part, rows applied of it): then the
+    rows applied need not be the first ones.
     """
 
     partition: int
     batch_id: int
     fingerprint: Fingerprint
     complete: bool = True
+    parts: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows_done(self) -> int:

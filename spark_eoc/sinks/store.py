@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.sinks.entries import LedgerView, Outcome, Staged, Unit, UnitEntry
+from spark_eoc.sinks.entries import Fingerprint, LedgerView, Outcome, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Close, Compare, Open
 from spark_eoc.sinks.rows import Rows
 
@@ -112,6 +112,10 @@ class Sink(ABC):
         Must depend on nothing but the rows, so that a repeat can go on where a chunk ended.
         """
         return rows
+
+    def applied_part(self, rows: Rows, entry: UnitEntry) -> Fingerprint:
+        """The fingerprint of those of ``rows`` that the incomplete ``entry`` says are applied."""
+        return self.arrange(rows).slice(0, entry.rows_done).fingerprint()
 
     # -- batch atomicity: a sink that has it overrides these four ------------------------------
 

@@ -128,7 +128,7 @@ class FingerprintPass:
         entry = self.stored.get(partition)
         prefix = None
         if rows is not None and entry is not None and not entry.complete:
-            prefix = self.sink.arrange(rows).slice(0, entry.rows_done).fingerprint()
+            prefix = self.sink.applied_part(rows, entry)
         yield _report(rows, prefix, None)
 
 
