@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import time
@@ -43,6 +42,7 @@ from spark_eoc.sinks.ledger import (
     decide_publish,
     decide_replay,
 )
+from spark_eoc.sinks.split import Split
 from spark_eoc.sinks.store import Column, Sink
 from spark_eoc.sinks.task import (
     REPORT_SCHEMA,
@@ -94,7 +94,7 @@ class WriterOptions:
             )
         if self.partitioning == "hash" and not (self.num_partitions or 0) > 0:
             raise ConfigError(
-                'partitioning="hash" needs num_partitions, which must stay the same over restarts',
+                'partitioning="hash" needs num_partitions; a batch that was begun keeps its own',
                 next_step="pass num_partitions=<a positive number>",
             )
         if self.partitioning == "source" and (self.num_partitions or self.partition_by):
@@ -102,6 +102,11 @@ class WriterOptions:
                 'num_partitions and partition_by belong to partitioning="hash"',
                 next_step='pass partitioning="hash" with them, or leave them out',
             )
+
+    @property
+    def split(self) -> Split:
+        """How a batch that this writer begins is split."""
+        return Split(self.partitioning, self.num_partitions, self.partition_by)
 
 
 def _one_of(name: str, value: object, known: Sequence[str]) -> None:
@@ -154,8 +159,10 @@ class Writer:
             batch_id,
             lambda view: decide_open(view, replace(call, age_us=run.age_us())),
         )
+        opened = None if isinstance(decision, Compare) else decision.control
+        split = self._split(batch_id, opened)
         names = tuple(column.name for column in columns)
-        batch = _Batch(self._sink, call, self._frame(df, columns), names, df)
+        batch = _Batch(self._sink, call, self._frame(df, columns, split), names, df)
         if isinstance(decision, Compare):
             batch.compute_only(decision)
             return
@@ -180,14 +187,7 @@ class Writer:
 
     def _call(self, run: _Run, batch_id: int, digest: str | None) -> Call:
         options = self._options
-        split = {
-            "atomicity": options.atomicity,
-            "partitioning": options.partitioning,
-            **run.identity.settings,
-        }
-        if options.partitioning == "hash":
-            split["num_partitions"] = str(options.num_partitions)
-            split["partition_by"] = ",".join(options.partition_by)
+        settings = {"atomicity": options.atomicity, **run.identity.settings}
         return Call(
             writer_id=run.writer_id,
             query_id=run.identity.query_id,
@@ -197,15 +197,22 @@ class Writer:
             first=not run.opened,
             offsets_digest=digest,
             adopt=options.on_new_checkpoint == "adopt",
-            split=json.dumps(split, sort_keys=True),
+            split=options.split.text(settings),
             atomicity=options.atomicity,
         )
 
-    def _frame(self, df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    def _split(self, batch_id: int, control: Control | None) -> Split:
+        """That of the run which began the batch: another one would match nothing of it."""
+        wanted = self._options.split
+        begun = wanted if control is None else Split.of(control.split)
+        if begun != wanted:
+            LOGGER.info("batch %d was begun as %s and is completed so", batch_id, begun)
+        return begun
+
+    def _frame(self, df: DataFrame, columns: Sequence[Column], split: Split) -> DataFrame:
         frame = with_hashes(df, columns, self._sink.marks())
-        if self._options.partitioning == "hash":
-            number = self._options.num_partitions or 1
-            return hashed(frame, columns, number, self._options.partition_by)
+        if split.partitioning == "hash":
+            return hashed(frame, columns, split.num_partitions or 1, split.partition_by)
         return frame
 
 

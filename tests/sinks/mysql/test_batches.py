@@ -198,6 +198,40 @@ def test_hash_partitioning_survives_another_split(table: Database, spark: SparkS
     assert counts(table) == once(0, 100)
 
 
+def test_a_half_applied_batch_keeps_its_number_of_partitions(
+    table: Database, spark: SparkSession
+) -> None:
+    """Killed after partition 0 of 4, restarted with 7 and by another column: the batch is
+    completed as 4, the next has 7."""
+    query, batch = Query(spark), frame(spark, 0, 100, 3)
+    failing = MySQLWriter(table.url(), "t", partitioning="hash", num_partitions=4)
+    failing._sink.__class__ = LastPartitionFails
+    with pytest.raises(Exception, match="the last partition fails"):
+        query.call(failing, batch, 0)
+    ((applied,),) = table.query("SELECT COUNT(*) FROM spark_eoc_units")
+    assert 0 < applied < 4
+    query.restart()
+    how = {"partitioning": "hash", "num_partitions": 7, "partition_by": ["v"]}
+    again = MySQLWriter(table.url(), "t", **how)
+    query.call(again, batch, 0)
+    query.call(again, frame(spark, 100, 200), 1)
+    assert counts(table) == once(0, 200)
+    assert table.query("SELECT partitions FROM spark_eoc_history ORDER BY batch_id") == [(4,), (7,)]
+
+
+def test_a_batch_begun_as_the_frame_is_split_is_completed_so(
+    table: Database, spark: SparkSession
+) -> None:
+    """partitioning="hash" comes into force with the next batch."""
+    query, batch = Query(spark), frame(spark, 0, 100, 4)
+    half_applied(table, spark, query, batch)
+    again = MySQLWriter(table.url(), "t", partitioning="hash", num_partitions=2)
+    query.call(again, batch, 0)
+    query.call(again, frame(spark, 100, 200), 1)
+    assert counts(table) == once(0, 200)
+    assert table.query("SELECT partitions FROM spark_eoc_history ORDER BY batch_id") == [(4,), (2,)]
+
+
 def streamed(spark: SparkSession, folder: Path, writer: MySQLWriter) -> None:
     """Runs a query over the folder's files until all are read; raises what it raised."""
     lines = spark.readStream.schema("id BIGINT, v STRING").json(str(folder / "in"))

@@ -1,0 +1,36 @@
+"""How a batch is split into partitions, and the text that the ledger keeps of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Split:
+    """``source``: as the frame is. ``hash``: by content, into ``num_partitions``, by the columns
+    ``partition_by`` or all."""
+
+    partitioning: str = "source"
+    num_partitions: int | None = None
+    partition_by: tuple[str, ...] = ()
+
+    def text(self, settings: Mapping[str, str]) -> str:
+        """What the control entry keeps: this, and the settings that split a frame."""
+        told: dict[str, object] = {"partitioning": self.partitioning, **settings}
+        if self.partitioning == "hash":
+            told["num_partitions"] = self.num_partitions
+            told["partition_by"] = list(self.partition_by)
+        return json.dumps(told, sort_keys=True)
+
+    @classmethod
+    def of(cls, text: str) -> Split:
+        """From what the control entry keeps."""
+        told = json.loads(text)
+        number = told.get("num_partitions")
+        return cls(
+            told.get("partitioning", "source"),
+            None if number is None else int(number),
+            tuple(told.get("partition_by") or ()),
+        )
