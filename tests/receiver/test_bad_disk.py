@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,11 +26,11 @@ CLI = [sys.executable, "-c", "import sys; from spark_eoc.cli import main; sys.ex
 
 @contextmanager
 def daemon(
-    path: Path, port: int, *more: str, under: tuple[str, ...] = ()
+    path: Path, port: int, *more: str, cli: Sequence[str] = CLI, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`spark-eoc receive`, ready; killed at the end."""
-    command = [*under, *CLI, "receive", "--buffer", str(path), "--listen", f"127.0.0.1:{port}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*cli, "receive", "--buffer", str(path), "--listen", f"127.0.0.1:{port}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     process = subprocess.Popen(
         [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
@@ -120,27 +120,66 @@ def test_a_full_disk_loses_nothing_and_it_goes_on_when_there_is_room(small_disk,
     sender.producer.abandon()
 
 
-def fiu(tmp_path: Path) -> tuple[str, ...]:
-    """Begins a command whose system calls can be made to fail; of the package fiu-utils."""
-    if shutil.which("fiu-run") is None:
-        text = "fiu-run is missing: apt-get install -y fiu-utils"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(text)
-    return ("fiu-run", "-x", "-f", str(tmp_path / "fiu"))
+#: Between the program and the C library: fails, with the number in the file FAIL, if it is there.
+SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+int fdatasync(int descriptor) {
+    FILE *file = fopen(getenv("FAIL"), "r");
+    if (file == NULL) return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(descriptor);
+    if (fscanf(file, "%d", &errno) != 1) errno = 0;
+    int error = errno;
+    fclose(file);
+    errno = error;
+    return -1;
+}
+"""
+
+#: The same where there is no compiler: between our code and Python's `os`.
+PATCH = """
+import os, sys
+from pathlib import Path
+honest, failing = os.fdatasync, Path(os.environ["FAIL"])
+def fdatasync(descriptor):
+    if failing.exists():
+        error = int(failing.read_text())
+        raise OSError(error, os.strerror(error))
+    honest(descriptor)
+os.fdatasync = fdatasync
+from spark_eoc.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> tuple[Path, list[str], dict[str, str]]:
+    """(file, command, environment): once the file is there fdatasync fails with its number."""
+    file = tmp_path / "fail"
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return file, [sys.executable, "-c", PATCH], {"FAIL": str(file)}
+    (tmp_path / "shim.c").write_text(SHIM)
+    library = str(tmp_path / "shim.so")
+    build = [compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "shim.c"), "-ldl"]
+    subprocess.run(build, check=True)
+    return file, CLI, {"FAIL": str(file), "LD_PRELOAD": library}
 
 
 @pytest.mark.parametrize("error", [5, 28], ids=["EIO", "ENOSPC"])
-def test_a_failing_fsync_stops_the_daemon_and_a_restart_recovers(tmp_path, error):
+def test_a_failing_fsync_stops_the_daemon_and_a_restart_recovers(tmp_path, failing, error):
     """Nothing that came after the failure is acknowledged, the published end stays where it was,
     the exit code says so, and the next daemon has every line once."""
     path, port = tmp_path / "log", free_port()
-    with daemon(path, port, under=fiu(tmp_path)) as process:
+    file, command, environment = failing
+    with daemon(path, port, cli=command, **environment) as process:
         producer = LineProducer("127.0.0.1", port, "p")
         for number in range(100):
             producer.send(line(number))
         producer.flush(20)
-        failing = f"enable name=posix/io/sync/fdatasync,failinfo={error}"
-        fifo = ("-f", str(tmp_path / "fiu"))
-        subprocess.run(["fiu-ctrl", *fifo, "-c", failing, str(process.pid)], check=True)
+        file.write_text(str(error))
         for number in range(100, 200):
             producer.send(line(number))
         _, said = process.communicate(timeout=30)
