@@ -80,6 +80,7 @@ class UnitEntry:
     ``complete`` is False while chunks of the partition are missing (a sink without transactions).
     ``parts``, of a sink that splits a partition further, are (part, rows applied of it): then the
     rows applied need not be the first ones.
+    ``dead_letters`` counts those of these rows that were refused and put aside.
     """
 
     partition: int
@@ -87,6 +88,7 @@ class UnitEntry:
     fingerprint: Fingerprint
     complete: bool = True
     parts: tuple[tuple[int, int], ...] = ()
+    dead_letters: int = 0
 
     @property
     def rows_done(self) -> int:
@@ -166,7 +168,12 @@ class Staged:
 @dataclass(frozen=True)
 class Applied:
     """The unit's rows and its entry became durable together, in this attempt. Of staged rows:
-    they and what is known of them."""
+    they and what is known of them.
+
+    ``dead_letters`` of the rows were refused and put aside in the same step.
+    """
+
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True)

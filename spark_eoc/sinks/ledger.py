@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from spark_eoc.errors import (
     CheckpointMismatchError,
     ConfigError,
+    DeadLetterLimitError,
     FencedError,
     ReplayMismatchError,
     SinkBehindError,
@@ -321,11 +322,13 @@ def decide_close(
     reported: Mapping[int, Fingerprint],
     call: Call,
     partitions: int,
+    *,
+    dead_letter_limit: int | None = None,
 ) -> Close | None:
     """Completes the batch, or None if this very call has done so and only the answer was lost.
 
     ``stored`` are the units of this batch, read under the same lock; ``reported`` what the tasks
-    said, without empty partitions.
+    said, without empty partitions. More dead letters than ``dead_letter_limit`` leave it open.
     """
     control = view.control
     if control is None or control.token != call.token:
@@ -341,6 +344,7 @@ def decide_close(
             next_step="restart the query; if this comes again, make the plan repeatable or use "
             'atomicity="batch"',
         )
+    _check_dead_letters(stored, call, dead_letter_limit)
     return _complete(control, call, partitions, list(reported.values()))
 
 
@@ -360,6 +364,22 @@ def _complete(
         completed,
         prune_below=call.batch_id - HISTORY + 1,
     )
+
+
+def _check_dead_letters(stored: Sequence[UnitEntry], call: Call, limit: int | None) -> None:
+    """Each unit looks at the limit too, but tasks that run at the same time don't see each other's
+    dead letters."""
+    found = sum(entry.dead_letters for entry in stored)
+    if limit is not None and found > limit:
+        raise DeadLetterLimitError(
+            f"{found} rows of batch {call.batch_id} were refused, in {len(stored)} partitions; "
+            f"dead_letter_limit={limit} for one batch",
+            applied=f"the batch's other rows and {found} dead letters; the batch stays open, and "
+            "nothing of it is written again",
+            next_step=f"look at the dead letters; to go on, restart with dead_letter_limit={found} "
+            "or more and the same query",
+            dead_letters=found,
+        )
 
 
 def decide_publish(

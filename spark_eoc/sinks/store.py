@@ -106,6 +106,24 @@ class Sink(ABC):
         ``prune_below``, in one atomic step; None stores nothing.
         """
 
+    def with_dead_letters(self, limit: int) -> Sink:
+        """When the writer is built, with ``on_bad_row="dead_letter"``: this sink, which now puts
+        rows aside that are refused for their content.
+
+        ``apply`` then writes each such row, as JSON and with the reason, in the unit's own atomic
+        step, stores and reports how many they were, and refuses a unit (DeadLetterLimitError, as
+        data) that would bring its batch above ``limit``. The default refuses by name.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} keeps no dead letters",
+            next_step='use on_bad_row="fail"',
+        )
+
+    @property
+    def dead_letters_at(self) -> str:
+        """Where dead letters lie, for messages."""
+        return "the dead letters"
+
     def arrange(self, rows: Rows) -> Rows:
         """The rows in the order in which this sink cuts and applies them; as they are, here.
 

@@ -28,7 +28,8 @@ from spark_eoc.sinks.store import Sink
 #: Spark's schema of the result rows, in the order of Report's fields.
 REPORT_SCHEMA = (
     "partition INT, fingerprint STRING, prefix STRING, outcome STRING, what STRING, "
-    "applied STRING, next_step STRING, stage_id INT, attempt INT, staging_id STRING"
+    "applied STRING, next_step STRING, stage_id INT, attempt INT, staging_id STRING, "
+    "dead_letters INT"
 )
 _ARROW_SCHEMA = pa.schema(
     [
@@ -42,6 +43,7 @@ _ARROW_SCHEMA = pa.schema(
         ("stage_id", pa.int32()),
         ("attempt", pa.int32()),
         ("staging_id", pa.string()),
+        ("dead_letters", pa.int32()),
     ]
 )
 
@@ -65,16 +67,24 @@ class Report:
     @classmethod
     def of_row(cls, row: tuple[object, ...]) -> Report:
         """From a collected result row."""
-        partition, fingerprint, prefix, outcome, what, applied, step, stage, attempt, staged = row
+        (
+            partition, fingerprint, prefix, outcome, what, applied, step, stage, attempt, staged,
+            dead_letters,
+        ) = row  # fmt: skip
         return cls(
             int(str(partition)),
             Fingerprint.parse(str(fingerprint)),
             None if prefix is None else Fingerprint.parse(str(prefix)),
-            _outcome(outcome, what, applied, step),
+            _outcome(outcome, what, applied, step, dead_letters),
             int(str(stage)),
             int(str(attempt)),
             None if staged is None else str(staged),
         )
+
+    @property
+    def dead_letters(self) -> int:
+        """Rows that this task put aside."""
+        return self.outcome.dead_letters if isinstance(self.outcome, Applied) else 0
 
     def batch(self) -> pa.RecordBatch:
         """As the task's only output batch."""
@@ -91,16 +101,19 @@ class Report:
             self.stage_id,
             self.attempt,
             self.staging_id,
+            self.dead_letters,
         ]
         arrays = [pa.array([v], f.type) for v, f in zip(values, _ARROW_SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
-def _outcome(name: object, what: object, applied: object, next_step: object) -> Outcome | None:
+def _outcome(
+    name: object, what: object, applied: object, next_step: object, dead_letters: object
+) -> Outcome | None:
     if name is None:
         return None
     if name == "Applied":
-        return Applied()
+        return Applied(int(str(dead_letters)))
     if name == "AlreadyApplied":
         return AlreadyApplied()
     return Refused(

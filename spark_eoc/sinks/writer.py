@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from spark_eoc.errors import (
     BadRowError,
     ConfigError,
+    DeadLetterLimitError,
     FencedError,
     HalfAppliedError,
     ReplayMismatchError,
@@ -32,6 +33,7 @@ from spark_eoc.sinks.checkpoint import (
     offsets_digest,
     run_key,
 )
+from spark_eoc.sinks.dead_letters import DEFAULT_LIMIT, check_limit
 from spark_eoc.sinks.entries import Call, Control, Fingerprint, Refused, Staged, UnitEntry
 from spark_eoc.sinks.frame import check_marks, describe_columns, hashed, with_hashes
 from spark_eoc.sinks.ledger import (
@@ -61,6 +63,7 @@ _REFUSALS: dict[str, type[SparkEocError]] = {
         HalfAppliedError,
         SinkBehindError,
         BadRowError,
+        DeadLetterLimitError,
         SinkUnavailableError,
     )
 }
@@ -88,9 +91,13 @@ class WriterOptions:
         _one_of("partitioning", self.partitioning, ("source", "hash"))
         _one_of("on_bad_row", self.on_bad_row, ("fail", "dead_letter"))
         _one_of("on_new_checkpoint", self.on_new_checkpoint, ("refuse", "adopt"))
-        if self.on_bad_row == "dead_letter":
+        check_limit(self.on_bad_row, self.dead_letter_limit)
+        if self.atomicity == "batch" and self.on_bad_row == "dead_letter":
             raise ConfigError(
-                'on_bad_row="dead_letter" is not built yet', next_step='use on_bad_row="fail"'
+                'on_bad_row="dead_letter" does not go with atomicity="batch": a row that the '
+                "server refuses when the batch is published (a duplicate key, say) could be found "
+                "only by publishing row by row, with the target locked",
+                next_step='use atomicity="partition", or on_bad_row="fail"',
             )
         if self.partitioning == "hash" and not (self.num_partitions or 0) > 0:
             raise ConfigError(
@@ -127,7 +134,9 @@ class Writer:
     def __init__(self, sink: Sink, options: WriterOptions) -> None:
         if options.atomicity == "batch" and type(sink).stage is Sink.stage:
             sink.check_batch()
-        self._sink = sink
+        dead_letters = options.on_bad_row == "dead_letter"
+        self._limit = (options.dead_letter_limit or DEFAULT_LIMIT) if dead_letters else None
+        self._sink = sink if self._limit is None else sink.with_dead_letters(self._limit)
         self._options = options
         self._own_run_id = new_run_id()
         self._runs: dict[tuple[str, str], _Run] = {}
@@ -136,7 +145,7 @@ class Writer:
         return f"{type(self).__name__}({self._sink!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_sink": self._sink, "_options": self._options}
+        return {"_sink": self._sink, "_options": self._options, "_limit": self._limit}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copy in another process is another run, where Spark names none.
@@ -162,7 +171,7 @@ class Writer:
         opened = None if isinstance(decision, Compare) else decision.control
         split = self._split(batch_id, opened)
         names = tuple(column.name for column in columns)
-        batch = _Batch(self._sink, call, self._frame(df, columns, split), names, df)
+        batch = _Batch(self._sink, call, self._frame(df, columns, split), names, df, self._limit)
         if isinstance(decision, Compare):
             batch.compute_only(decision)
             return
@@ -235,7 +244,8 @@ class _Run:
 class _Batch:
     """One batch on its way: the passes over its frame, and its close.
 
-    ``frame`` is ``given``, the one that the caller gave, made ready to be written.
+    ``frame`` is ``given``, the one that the caller gave, made ready to be written; ``limit`` is
+    the most dead letters that it may have, None where a bad row fails.
     """
 
     sink: Sink
@@ -243,6 +253,7 @@ class _Batch:
     frame: DataFrame
     names: tuple[str, ...]
     given: DataFrame
+    limit: int | None = None
 
     def compute_only(self, decision: Compare) -> None:
         """Computes a complete batch to its end: skipping that kills a stateful query."""
@@ -302,7 +313,7 @@ class _Batch:
             reported, partitions = self._write_rest(control, stored)
         else:
             reports = self._collect(self._write_pass(control))
-            _raise_refusal(reports)
+            self._heed(reports)
             reported, partitions = _fingerprints(reports), len(reports)
         if watch.repeated():
             self._agree(reported)
@@ -310,7 +321,9 @@ class _Batch:
         self.sink.close_batch(
             self.call.writer_id,
             self.call.batch_id,
-            lambda view, units: decide_close(view, units, reported, self.call, partitions),
+            lambda view, units: decide_close(
+                view, units, reported, self.call, partitions, dead_letter_limit=self.limit
+            ),
         )
         hit("batch.after_close")
 
@@ -332,10 +345,24 @@ class _Batch:
             if not decide_replay(stored, computed, prefixes, control.split, self.call.split):
                 return {p: entry.fingerprint for p, entry in entries.items()}, len(reports)
             done = frozenset(p for p, entry in entries.items() if entry.complete)
-            _raise_refusal(batch._collect(self._write_pass(control, computed, done)))
+            self._heed(batch._collect(self._write_pass(control, computed, done)))
             return computed, len(reports)
         finally:
             frame.unpersist()
+
+    def _heed(self, reports: Sequence[Report]) -> None:
+        """Logs the dead letters that tasks wrote, and raises what they were refused for."""
+        for report in reports:
+            if report.dead_letters:
+                LOGGER.warning(
+                    "batch %d, partition %d: %d of %d rows were refused and put aside in %s",
+                    self.call.batch_id,
+                    report.partition,
+                    report.dead_letters,
+                    report.fingerprint.rows,
+                    self.sink.dead_letters_at,
+                )
+        _raise_refusal(reports)
 
     def _agree(self, reported: Mapping[int, Fingerprint]) -> None:
         # A persisted frame (fan_out's, or the caller's) keeps what the first attempt made, and

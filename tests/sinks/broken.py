@@ -15,6 +15,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from spark_eoc.failpoints import hit
+from spark_eoc.sinks.dead_letters import RefusedRow
 from spark_eoc.sinks.entries import (
     AlreadyApplied,
     Applied,
@@ -60,6 +61,17 @@ class LedgerInItsOwnTransaction(MySQLSink):
         return outcome
 
 
+class DeadLettersApart(MySQLSink):
+    """Dead letters are committed in a transaction of their own, before the unit's."""
+
+    def _put_aside(
+        self, connection: Any, unit: Unit, rows: Rows, refused: Sequence[RefusedRow]
+    ) -> None:
+        with transaction(self.address) as other:
+            super()._put_aside(other, unit, rows, refused)
+            other.query("COMMIT")
+
+
 class _Blind(MySQLSink):
     """Completes a batch without looking at its units; only the token is still compared."""
 
@@ -82,7 +94,7 @@ class KeyWithoutThePartition(_Blind):
     def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
         return []
 
-    def _enter(self, connection: Any, unit: Unit) -> Outcome:
+    def _enter(self, connection: Any, unit: Unit, dead_letters: int = 0) -> Outcome:
         return _by_batch_only(self, connection, replace(unit, partition=0))
 
     def _look(self, unit: Unit) -> Outcome | None:
@@ -95,7 +107,7 @@ class NoFingerprint(_Blind):
     def units(self, writer_id: str, batch_id: int) -> list[UnitEntry]:
         return []
 
-    def _enter(self, connection: Any, unit: Unit) -> Outcome:
+    def _enter(self, connection: Any, unit: Unit, dead_letters: int = 0) -> Outcome:
         return _by_batch_only(self, connection, unit)
 
 

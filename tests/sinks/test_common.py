@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from spark_eoc.errors import ConfigError, ReplayMismatchError
 from spark_eoc.sinks import task
 from spark_eoc.sinks.attempts import StageWatch
 from spark_eoc.sinks.checkpoint import identify, offsets_digest
+from spark_eoc.sinks.dead_letters import row_json
 from spark_eoc.sinks.entries import Applied, Call, Fingerprint, LedgerView, Outcome, Unit, UnitEntry
 from spark_eoc.sinks.fan_out import fan_out
 from spark_eoc.sinks.frame import check_marks, describe_columns, with_hashes
@@ -93,9 +95,9 @@ def believing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Completes batches without units, since Memory's tasks store theirs in another process."""
     from spark_eoc.sinks import ledger, writer  # noqa: PLC0415
 
-    def close(view: Any, stored: Any, reported: Any, call: Any, partitions: int) -> Any:
+    def close(view: Any, stored: Any, reported: Any, call: Any, *n: Any, **more: Any) -> Any:
         entries = [UnitEntry(p, call.batch_id, f) for p, f in reported.items()]
-        return ledger.decide_close(view, entries, reported, call, partitions)
+        return ledger.decide_close(view, entries, reported, call, *n, **more)
 
     monkeypatch.setattr(writer, "decide_close", close)
 
@@ -277,7 +279,9 @@ class Kept:
 
     def mapInArrow(self, *_: Any) -> Any:
         print_of = Fingerprint(10, 1 if self.mixed else 2)
-        return SimpleNamespace(collect=lambda: [(0, str(print_of), None, *[None] * 4, 1, 0, None)])
+        return SimpleNamespace(
+            collect=lambda: [(0, str(print_of), None, *[None] * 4, 1, 0, None, 0)]
+        )
 
 
 def test_after_a_repeated_stage_a_persisted_frame_is_not_its_own_witness() -> None:
@@ -303,6 +307,47 @@ def test_after_a_repeated_stage_fan_out_computes_anew_for_the_next_sink(
     assert seen == [True, False]
 
 
+def test_a_sink_without_dead_letters_refuses_them_by_name() -> None:
+    """A third sink need not have them."""
+    with pytest.raises(ConfigError, match="Memory keeps no dead letters"):
+        Writer(Memory(), WriterOptions(on_bad_row="dead_letter"))
+
+
+def test_a_dead_letters_row_keeps_every_value() -> None:
+    """As JSON; of a row above 64 KiB the long values keep their beginning and their length."""
+    row: dict[str, Any] = {
+        "whole": pa.array([2**63 - 1], pa.int64()),
+        "half": [0.5],
+        "beyond": [float("-inf")],
+        "exact": pa.array([Decimal("1E-18")], pa.decimal128(38, 18)),
+        "text": ['é"\0'],
+        "bytes": [b"\xff"],
+        "day": pa.array([0], pa.date32()),
+        "at": pa.array([1], pa.timestamp("us", "Europe/Berlin")),
+        "local": pa.array([1], pa.timestamp("us")),
+        "yes": [True],
+        "nothing": pa.array([None], pa.string()),
+    }
+    assert json.loads(row_json(pa.table(row), 0)) == {
+        "whole": 2**63 - 1,
+        "half": 0.5,
+        "beyond": "-Infinity",
+        "exact": "0.000000000000000001",
+        "text": 'é"\0',
+        "bytes": {"base64": "/w=="},
+        "day": "1970-01-01",
+        "at": "1970-01-01 00:00:00.000001Z",
+        "local": "1970-01-01 00:00:00.000001",
+        "yes": True,
+        "nothing": None,
+    }
+    wide = {str(n): ["x" * 100] for n in range(9000)}
+    for long in ({"a": ["x" * 70_000], "b": [1]}, {"a": [b"x" * 70_000]}, wide):
+        assert len(row_json(pa.table(long), 0)) < 600_000
+    cut = json.loads(row_json(pa.table({"a": ["x" * 70_000], "b": [1]}), 0))
+    assert cut == {"a": {"cut": "x" * 1000, "length": 70_000}, "b": 1}
+
+
 @pytest.mark.usefixtures("believing")
 def test_a_complete_batch_is_computed_to_its_end(spark: SparkSession) -> None:
     """Skipping it kills a stateful query; it is computed, and not written."""
@@ -324,7 +369,9 @@ def test_a_complete_batch_is_computed_to_its_end(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_bad_row": "dead_letter"}, "not built yet"),
+        ({"atomicity": "batch", "on_bad_row": "dead_letter"}, "does not go with"),
+        ({"dead_letter_limit": 5}, 'belongs to on_bad_row="dead_letter"'),
+        ({"on_bad_row": "dead_letter", "dead_letter_limit": 0}, "number from 1 on"),
         ({"atomicity": "row"}, "use one of partition, batch"),
         ({"partitioning": "hash"}, "needs num_partitions"),
         ({"partitioning": "hash", "num_partitions": 0}, "needs num_partitions"),

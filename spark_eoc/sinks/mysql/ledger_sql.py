@@ -16,6 +16,7 @@ from spark_eoc.sinks.entries import (
     Control,
     Fingerprint,
     LedgerView,
+    Unit,
     UnitEntry,
     ledger_key,
 )
@@ -28,12 +29,14 @@ _TABLES = {
     "token CHAR(32) NOT NULL, open_batch BIGINT NULL, last_complete BIGINT NOT NULL, "
     "split TEXT NOT NULL, opened_us BIGINT NOT NULL",
     "units": "writer BINARY(32) NOT NULL, partition_id INT NOT NULL, batch_id BIGINT NOT NULL, "
-    "fingerprint VARCHAR(64) NOT NULL, PRIMARY KEY (writer, partition_id)",
+    "fingerprint VARCHAR(64) NOT NULL, dead_letters INT NOT NULL DEFAULT 0, "
+    "PRIMARY KEY (writer, partition_id)",
     "history": "writer BINARY(32) NOT NULL, batch_id BIGINT NOT NULL, "
     "offsets_digest CHAR(64) NULL, partitions INT NOT NULL, fingerprint VARCHAR(64) NOT NULL, "
     "run_id VARCHAR(128) NOT NULL, atomicity VARCHAR(16) NOT NULL, "
     "completed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (writer, batch_id)",
 }
+_UNIT = "partition_id, batch_id, fingerprint, dead_letters"
 _CONTROL = "query_id, run_id, epoch, token, open_batch, last_complete, split, opened_us"
 
 
@@ -56,6 +59,7 @@ class LedgerSql:
         one exists on an engine without transactions."""
         for kind, columns in _TABLES.items():
             self.make(connection, kind, columns)
+        self._add_dead_letters(connection)
 
     def make(self, connection: Any, kind: str, columns: str, comment: str = "") -> None:
         """Creates one table under the prefix where it is missing; rules as for ``create``."""
@@ -77,6 +81,20 @@ class LedgerSql:
         """Database and name of that table, unquoted."""
         ((database,),) = _rows(connection, "SELECT COALESCE(%s, DATABASE())", self._database)
         return str(database), f"{self._prefix}_{kind}"
+
+    def _add_dead_letters(self, connection: Any) -> None:
+        # Tables of before there were dead letters.
+        found = _rows(
+            connection,
+            "SELECT 1 FROM information_schema.columns WHERE table_schema=COALESCE(%s, DATABASE()) "
+            "AND table_name=%s AND column_name='dead_letters'",
+            self._database,
+            f"{self._prefix}_units",
+        )
+        if not found:
+            connection.query(
+                f"ALTER TABLE {self.table('units')} ADD COLUMN dead_letters INT NOT NULL DEFAULT 0"
+            )
 
     def _engine(self, connection: Any, kind: str) -> str | None:
         found = _rows(
@@ -117,7 +135,7 @@ class LedgerSql:
         """The units of one batch, read plainly."""
         found = _rows(
             connection,
-            f"SELECT partition_id, batch_id, fingerprint FROM {self._names['units']} "
+            f"SELECT {_UNIT} FROM {self.table('units')} "
             "WHERE writer=UNHEX(%s) AND batch_id=%s ORDER BY partition_id",
             _key(writer_id),
             batch_id,
@@ -128,12 +146,24 @@ class LedgerSql:
         """One partition's entry, locked."""
         found = _rows(
             connection,
-            f"SELECT partition_id, batch_id, fingerprint FROM {self._names['units']} "
+            f"SELECT {_UNIT} FROM {self.table('units')} "
             "WHERE writer=UNHEX(%s) AND partition_id=%s FOR UPDATE",
             _key(writer_id),
             partition,
         )
         return _units(found)[0] if found else None
+
+    def dead_letters(self, connection: Any, unit: Unit) -> int:
+        """Dead letters of the batch's other units, as committed by now; read plainly."""
+        ((found,),) = _rows(
+            connection,
+            f"SELECT COALESCE(SUM(dead_letters), 0) FROM {self.table('units')} "
+            "WHERE writer=UNHEX(%s) AND batch_id=%s AND partition_id<>%s",
+            _key(unit.writer_id),
+            unit.batch_id,
+            unit.partition,
+        )
+        return int(found)
 
     def set_unit(self, connection: Any, writer_id: str, entry: UnitEntry, *, exists: bool) -> None:
         """Stores a partition's entry, whose lock is held if it ``exists``.
@@ -141,15 +171,21 @@ class LedgerSql:
         A plain INSERT where it did not: a second copy of the task then meets error 1062, instead
         of writing over the first.
         """
-        fields = (entry.batch_id, str(entry.fingerprint), _key(writer_id), entry.partition)
-        units = self._names["units"]
+        fields = (
+            entry.batch_id,
+            str(entry.fingerprint),
+            entry.dead_letters,
+            _key(writer_id),
+            entry.partition,
+        )
+        units = self.table("units")
         _run(
             connection,
-            f"UPDATE {units} SET batch_id=%s, fingerprint=%s "
+            f"UPDATE {units} SET batch_id=%s, fingerprint=%s, dead_letters=%s "
             "WHERE writer=UNHEX(%s) AND partition_id=%s"
             if exists
-            else f"INSERT INTO {units} (batch_id, fingerprint, writer, partition_id) "
-            "VALUES (%s, %s, UNHEX(%s), %s)",
+            else f"INSERT INTO {units} (batch_id, fingerprint, dead_letters, writer, partition_id) "
+            "VALUES (%s, %s, %s, UNHEX(%s), %s)",
             *fields,
         )
 
@@ -206,7 +242,7 @@ class LedgerSql:
 
 
 def _units(found: Sequence[tuple[Any, ...]]) -> list[UnitEntry]:
-    return [UnitEntry(p, b, Fingerprint.parse(f)) for p, b, f in found]
+    return [UnitEntry(p, b, Fingerprint.parse(f), dead_letters=d) for p, b, f, d in found]
 
 
 def _fields(control: Control) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ class Fit:
     infinity into NULL instead of refusing them. Whole numbers beyond ``exact_integers``, and texts
     in which the pattern ``cut_text`` is found, would be rounded; of texts longer than
     ``characters`` the server cuts blanks at the end and refuses the others. With ``invents`` the
-    server puts a value of its own where NULL is given.
+    server puts a value of its own where NULL is given; in a ``key`` column NULL is never found.
     """
 
     fraction_digits: int | None = None
@@ -41,6 +41,7 @@ class Fit:
     cut_text: str | None = None
     invents: bool = False
     characters: int | None = None
+    key: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,14 @@ def statements(
     BadRowError if one row is longer than the limit, or has a value that the target can't keep.
     """
     for block in blocks(table):
-        yield from _cut(_rows_text(block, fits, around.lead), around)
+        text = RowsText(rows_text(block, fits, around.lead))
+        for start, stop in text.cuts(around):
+            if text.excess(start, around):
+                raise too_long(text.length(start, stop), around)
+            yield text.statement(start, stop, around), stop - start
 
 
-def _rows_text(table: pa.Table, fits: Mapping[str, Fit], lead: str = "") -> pa.Array:
+def rows_text(table: pa.Table, fits: Mapping[str, Fit], lead: str = "") -> pa.Array:
     """One text a row, ``(v,v,…),``: joined without a copy, since an array's texts lie in a row."""
     parts: list[pa.Array | pa.Scalar] = []
     pending = "(" + lead
@@ -134,27 +139,43 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _cut(text: pa.Array, around: Around) -> Iterator[tuple[bytes, int]]:
-    offsets = memoryview(text.buffers()[1]).cast("i")[text.offset : text.offset + len(text) + 1]
-    data = memoryview(text.buffers()[2])
-    size, limit = around.room()
-    start = 0
-    while start < len(text):
-        # The last row's comma is not sent, hence the one byte more.
-        stop = bisect_right(offsets, offsets[start] + size + 1, lo=start + 1) - 1
-        stop = max(stop, start + 1)
-        length = offsets[stop] - 1 - offsets[start]
-        if length > limit:
-            raise _too_long(length, limit)
-        rows = data[offsets[start] : offsets[stop] - 1]
-        yield b"".join((around.head, rows, around.tail)), stop - start
-        start = stop
+class RowsText:
+    """Rows as text, from which statements are cut; ranges of rows are half-open."""
+
+    def __init__(self, text: pa.Array) -> None:
+        first, end = text.offset, text.offset + len(text) + 1
+        self._offsets = memoryview(text.buffers()[1]).cast("i")[first:end]
+        self._data = memoryview(text.buffers()[2])
+
+    def cuts(self, around: Around) -> Iterator[tuple[int, int]]:
+        """The rows of each statement; one that is longer than the limit stands alone."""
+        offsets, size, start = self._offsets, around.room()[0], 0
+        while start < len(offsets) - 1:
+            # The last row's comma is not sent, hence the one byte more.
+            stop = bisect_right(offsets, offsets[start] + size + 1, lo=start + 1) - 1
+            stop = max(stop, start + 1)
+            yield start, stop
+            start = stop
+
+    def length(self, start: int, stop: int) -> int:
+        """Bytes of these rows in a statement."""
+        return self._offsets[stop] - 1 - self._offsets[start]
+
+    def excess(self, row: int, around: Around) -> bool:
+        """Whether this row alone is longer than the limit."""
+        return self.length(row, row + 1) > around.room()[1]
+
+    def statement(self, start: int, stop: int, around: Around) -> bytes:
+        """The statement that inserts these rows."""
+        rows = self._data[self._offsets[start] : self._offsets[stop] - 1]
+        return b"".join((around.head, rows, around.tail))
 
 
-def _too_long(length: int, limit: int) -> BadRowError:
+def too_long(length: int, around: Around) -> BadRowError:
+    """The refusal of a row that no statement can hold."""
     return BadRowError(
         f"a row needs {length} bytes of SQL text, and the server's max_allowed_packet leaves "
-        f"{limit}",
+        f"{around.room()[1]}",
         applied="nothing of this partition",
         next_step="raise max_allowed_packet on the server: SET GLOBAL max_allowed_packet=…",
     )
@@ -163,6 +184,13 @@ def _too_long(length: int, limit: int) -> BadRowError:
 def render(column: pa.Array, fit: Fit, name: str) -> Literal:
     """A column's literals; BadRowError names it if a value can't be kept unharmed."""
     kind = column.type
+    if fit.key and column.null_count:
+        raise _refused(
+            name,
+            "NULL, in the key, which no unique index finds again: each batch would append such a "
+            "row",
+            "filter or coalesce it in the query",
+        )
     if fit.invents and column.null_count:
         raise _refused(
             name,

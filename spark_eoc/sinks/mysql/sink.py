@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow.compute as pc
 import pymysql
 
-from spark_eoc.errors import BadRowError, ConfigError, SinkUnavailableError, SparkEocError
+from spark_eoc.errors import (
+    BadRowError,
+    ConfigError,
+    DeadLetterLimitError,
+    SinkUnavailableError,
+    SparkEocError,
+)
 from spark_eoc.failpoints import hit
+from spark_eoc.sinks.dead_letters import RefusedRow
 from spark_eoc.sinks.entries import Applied, Control, Outcome, Refused, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Compare, Open, decide_after_error, decide_unit
 from spark_eoc.sinks.mysql.address import Address
 from spark_eoc.sinks.mysql.connection import (
     CONTENT,
-    DUPLICATE,
     Budget,
     flavour,
     max_packet,
@@ -26,8 +32,11 @@ from spark_eoc.sinks.mysql.connection import (
     transaction,
 )
 from spark_eoc.sinks.mysql.create import create_statement
+from spark_eoc.sinks.mysql.dead_letter_sql import DeadLetterSql
+from spark_eoc.sinks.mysql.insertion import Insertion
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
-from spark_eoc.sinks.mysql.render import Around, Fit, statements
+from spark_eoc.sinks.mysql.refusals import Refusals, SettledError, check_limit
+from spark_eoc.sinks.mysql.render import Around, Fit
 from spark_eoc.sinks.mysql.staging import Staging
 from spark_eoc.sinks.mysql.staging_sql import StagingSql
 from spark_eoc.sinks.mysql.statement import Insert, check_merge
@@ -50,7 +59,6 @@ from spark_eoc.sinks.store import (
 #: Bytes of one INSERT; the server needs as much time a row from 16 KiB to 1 MiB (measured), and a
 #: lock wait rolls back and repeats no more than this at a time.
 STATEMENT_BYTES = 128 * 1024
-_RELEASE_EVERY = 128
 
 T = TypeVar("T")
 
@@ -71,7 +79,8 @@ class MySQLSink(Sink):
 
     ``budget_s`` is how long errors that may pass are tried again, ``nan_as_null`` writes NaN and
     infinity as NULL, ``allow`` names what is otherwise refused, ``create_table`` makes the table
-    where there is none.
+    where there is none. With ``dead_letter_limit`` rows that are refused are put aside in
+    ``dead_letter_table``, by default ``<ledger>_dead_letters``.
     """
 
     address: Address
@@ -84,9 +93,12 @@ class MySQLSink(Sink):
     ledger: str = "spark_eoc"
     budget_s: float = 300.0
     create_table: bool = False
+    dead_letter_table: str | None = None
+    dead_letter_limit: int | None = None
 
     def __post_init__(self) -> None:
         self._sql = LedgerSql(self.ledger)
+        self._letters = DeadLetterSql(self.dead_letter_table or f"{self.ledger}_dead_letters")
         self._layout: Layout | None = None
         self._shape: TableShape | None = None
         self._staging: Staging | None = None
@@ -113,14 +125,36 @@ class MySQLSink(Sink):
         shape = read_shape(connection, database, table)
         matched = check_table(shape, columns, self.key if self.upsert else None, self.allow)
         self._sql.create(connection)
+        if self.dead_letter_limit is not None:
+            self._letters.create(connection, (shape.database, shape.name))
         self._shape = shape
         self._layout = Layout(
             shape.database,
             shape.name,
             {name: column.name for name, column in matched.items()},
-            {name: _fit(column, self.nan_as_null) for name, column in matched.items()},
+            {name: self._fit(name, column) for name, column in matched.items()},
         )
         return f"{shape.database}.{shape.name}"
+
+    def _fit(self, name: str, column: TableColumn) -> Fit:
+        return Fit(
+            column.fraction_digits,
+            self.nan_as_null,
+            column.exact_integers,
+            column.cut_text,
+            invents=column.type == "timestamp" and not column.nullable,
+            characters=column.characters,
+            key=name in self.key,
+        )
+
+    def with_dead_letters(self, limit: int) -> MySQLSink:
+        """See :meth:`Sink.with_dead_letters`."""
+        return replace(self, dead_letter_limit=limit)
+
+    @property
+    def dead_letters_at(self) -> str:
+        """See :attr:`Sink.dead_letters_at`."""
+        return f"table {self._letters.name}"
 
     def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
         """See :meth:`Sink.open_batch`."""
@@ -172,7 +206,6 @@ class MySQLSink(Sink):
         budget: Budget | None = None
         while True:
             try:
-                _refuse_null_keys(rows, self.key)
                 again = budget is not None
                 return self._staged().stage(unit, staging_id, rows, again=again)
             except (pymysql.MySQLError, OSError, BadRowError) as error:
@@ -210,7 +243,7 @@ class MySQLSink(Sink):
         while True:
             try:
                 return self._attempt(unit, rows)
-            except (pymysql.MySQLError, OSError, BadRowError) as error:
+            except (pymysql.MySQLError, OSError, BadRowError, DeadLetterLimitError) as error:
                 # From the first error on: a unit that takes long has not used up anything.
                 budget = budget or Budget(self.budget_s, self.address)
                 found = self._look(unit)
@@ -222,9 +255,14 @@ class MySQLSink(Sink):
 
     def _attempt(self, unit: Unit, rows: Rows) -> Outcome:
         with transaction(self.address) as connection:
-            self._write(connection, rows)
+            try:
+                refused = self._write(connection, rows, unit)
+            except SettledError as settled:
+                return settled.outcome
+            if refused:
+                self._put_aside(connection, unit, rows, refused)
             hit("mysql.after_rows")
-            outcome = self._enter(connection, unit)
+            outcome = self._enter(connection, unit, len(refused))
             if isinstance(outcome, Applied):
                 hit("mysql.after_unit")
                 hit("mysql.before_commit")
@@ -232,19 +270,30 @@ class MySQLSink(Sink):
                 hit("mysql.after_commit")
             return outcome
 
-    def _write(self, connection: Any, rows: Rows) -> None:
+    def _write(self, connection: Any, rows: Rows, unit: Unit | None = None) -> Sequence[RefusedRow]:
+        """Inserts all rows but those that are refused for their content, which it returns.
+
+        Without a limit for them BadRowError names the first.
+        """
         layout, insert = self._checked(), self._insert()
-        _refuse_null_keys(rows, self.key)
         around = Around(
             insert.head(),
             insert.tail(flavour(connection)),
             STATEMENT_BYTES,
             max_packet(connection),
         )
-        for count, (sql, _) in enumerate(statements(rows.table, layout.fits, around)):
-            connection.query(sql)
-            if count % _RELEASE_EVERY == 0:
-                rows.release()
+        refusals = Refusals(rows, self.key, unit, self.dead_letter_limit, self._look)
+        Insertion(connection, around, layout.fits, refusals).send(rows)
+        return refusals.found
+
+    def _put_aside(
+        self, connection: Any, unit: Unit, rows: Rows, refused: Sequence[RefusedRow]
+    ) -> None:
+        """Writes the dead letters, in the unit's own transaction."""
+        before = self._sql.dead_letters(connection, unit)
+        check_limit(unit, len(refused), before, self.dead_letter_limit or 0)
+        size = min(STATEMENT_BYTES, max_packet(connection) // 4)
+        self._letters.insert(connection, unit, rows, refused, size)
 
     def _checked(self) -> Layout:
         if self._layout is None:
@@ -262,14 +311,17 @@ class MySQLSink(Sink):
             {names[name]: rule for name, rule in self.merge.items()},
         )
 
-    def _enter(self, connection: Any, unit: Unit) -> Outcome:
+    def _enter(self, connection: Any, unit: Unit, dead_letters: int = 0) -> Outcome:
         """Control entry shared, then unit entry: compare and set, in this order, rows before."""
         control = self._owner(connection, unit)
         entry = self._sql.unit(connection, unit.writer_id, unit.partition)
         outcome = decide_unit(control, entry, unit)
         if isinstance(outcome, Applied):
-            stored = UnitEntry(unit.partition, unit.batch_id, unit.fingerprint)
+            stored = UnitEntry(
+                unit.partition, unit.batch_id, unit.fingerprint, dead_letters=dead_letters
+            )
             self._sql.set_unit(connection, unit.writer_id, stored, exists=entry is not None)
+            return Applied(dead_letters)
         return outcome
 
     def _owner(self, connection: Any, unit: Unit) -> Control | None:
@@ -292,32 +344,9 @@ class MySQLSink(Sink):
         return decide_after_error(entry, unit)
 
 
-def _fit(column: TableColumn, nan_as_null: bool) -> Fit:
-    return Fit(
-        column.fraction_digits,
-        nan_as_null,
-        column.exact_integers,
-        column.cut_text,
-        invents=column.type == "timestamp" and not column.nullable,
-        characters=column.characters,
-    )
-
-
-def _refuse_null_keys(rows: Rows, key: Sequence[str]) -> None:
-    for name in key:
-        if rows.table.column(name).null_count:
-            raise BadRowError(
-                f"column {name!r} of the key holds NULL, which no unique index finds again: each "
-                "batch would append such a row",
-                applied="nothing of this partition",
-                next_step="filter or coalesce it in the query",
-                column=name,
-            )
-
-
 def _refusal(error: Exception, budget: Budget, unit: Unit) -> Refused | None:
     """None to try again; an error that is nobody's row and can't pass is raised."""
-    if isinstance(error, BadRowError):
+    if isinstance(error, BadRowError | DeadLetterLimitError):
         return _as_row(error)
     if number(error) in CONTENT:
         return _as_row(
@@ -325,12 +354,7 @@ def _refusal(error: Exception, budget: Budget, unit: Unit) -> Refused | None:
                 f"the server refused a row of partition {unit.partition}, batch {unit.batch_id}: "
                 f"error {number(error)}, {message(error)}",
                 applied="nothing of this partition",
-                next_step="mend the row or the table, then restart the query"
-                + (
-                    "; rows with the key of an earlier one need mode='upsert'"
-                    if number(error) == DUPLICATE
-                    else ""
-                ),
+                next_step="mend the row or the table, then restart the query",
             )
         )
     try:

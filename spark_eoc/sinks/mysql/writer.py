@@ -32,6 +32,12 @@ class MySQLWriter(Writer):
     and a plan whose content changes when it is run again is exactly once too. A row that only the
     target can refuse (a duplicate key, a NULL) is found then, with nothing of the batch written.
 
+    With ``on_bad_row="dead_letter"`` a row that is refused for its content (too long, out of range,
+    NULL, a wrong value, a CHECK, a foreign key, in append mode also a key that is there) goes to
+    ``dead_letter_table`` (default ``<ledger>_dead_letters``), in the transaction that writes the
+    rows beside it: exactly once, too. More than ``dead_letter_limit`` of one batch (1,000) are a
+    DeadLetterLimitError. Of two rows of a batch with one key, the first to be written stays.
+
     Not covered: non-transactional engines (refused), servers without one primary (refused), what
     triggers do outside the database.
     """
@@ -59,6 +65,7 @@ class MySQLWriter(Writer):
         partition_by: Sequence[str] = (),
         on_bad_row: str = "fail",
         dead_letter_limit: int | None = None,
+        dead_letter_table: str | None = None,
         on_new_checkpoint: str = "refuse",
     ) -> None:
         if isinstance(key, str) or isinstance(partition_by, str):
@@ -67,6 +74,11 @@ class MySQLWriter(Writer):
         if delete_when is not None:
             raise ConfigError(
                 "delete_when is not built yet", next_step="leave it out, and mark deleted rows"
+            )
+        if dead_letter_table is not None and on_bad_row != "dead_letter":
+            raise ConfigError(
+                'dead_letter_table belongs to on_bad_row="dead_letter"',
+                next_step='pass on_bad_row="dead_letter" with it, or leave it out',
             )
         if nan not in ("error", "null"):
             raise ConfigError(f"nan={nan!r} is not known", next_step="use error or null")
@@ -81,6 +93,7 @@ class MySQLWriter(Writer):
             ledger=ledger,
             budget_s=retry_minutes * 60,
             create_table=create_table,
+            dead_letter_table=dead_letter_table,
         )
         options = WriterOptions(
             writer_id=writer_id,

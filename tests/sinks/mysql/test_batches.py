@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from spark_eoc import fan_out
 from spark_eoc.errors import (
     CheckpointMismatchError,
     ConfigError,
+    DeadLetterLimitError,
     FencedError,
     ReplayMismatchError,
     SinkBehindError,
@@ -318,6 +320,37 @@ def test_each_batch_is_computed_once(table: Database, spark: SparkSession) -> No
     batch, computed = counted(spark, frame(spark, 0, 100))
     Query(spark).call(MySQLWriter(table.url(), "t"), batch, 0)
     assert computed.value == 100
+
+
+def test_dead_letters_of_a_batch(
+    table: Database, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning a partition with its numbers; the batch run again adds no letter; more than the
+    limit in one batch is an error, and with a higher one it goes on."""
+    query, aside = Query(spark), {"on_bad_row": "dead_letter", "password": "hush-hush"}
+    table.query("CREATE USER IF NOT EXISTS app IDENTIFIED BY 'hush-hush'")
+    table.query(f"GRANT ALL ON `{table.name}`.* TO app")
+    url = table.url().replace("root@", "app@")
+    wrong = F.when(F.col("id") % 10 == 3, F.repeat(F.lit("x"), 21)).otherwise(F.col("v"))
+    batch = frame(spark, 0, 90, 3).withColumn("v", wrong)
+    with pytest.raises(DeadLetterLimitError, match="dead_letter_limit=2"):
+        query.call(MySQLWriter(url, "t", dead_letter_limit=2, **aside), batch, 0)
+    assert counts(table) == Counter()
+    with caplog.at_level("WARNING", "spark_eoc.sinks"):
+        for _ in range(2):
+            query.restart()
+            query.call(MySQLWriter(url, "t", **aside), batch, 0)
+    good = {i for i in range(90) if i % 10 != 3}
+    assert counts(table) == Counter(good)
+    letters = table.query("SELECT row_json, reason FROM spark_eoc_dead_letters")
+    assert Counter(json.loads(row)["id"] for row, _ in letters) == once(0, 90) - Counter(good)
+    warnings = [r.getMessage() for r in caplog.records if "put aside" in r.getMessage()]
+    assert sorted(warnings) == [
+        f"batch 0, partition {p}: 3 of 30 rows were refused and put aside in table "
+        "spark_eoc_dead_letters"
+        for p in range(3)
+    ]
+    assert "hush" not in repr(letters) + caplog.text
 
 
 def test_fan_out_computes_once_and_tries_every_sink(table: Database, spark: SparkSession) -> None:

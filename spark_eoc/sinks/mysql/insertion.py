@@ -1,0 +1,118 @@
+"""A unit's rows as INSERT statements, and which of them are refused for their content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+
+from spark_eoc.errors import BadRowError
+from spark_eoc.sinks.dead_letters import RefusedRow
+from spark_eoc.sinks.mysql.connection import CONTENT, message, number
+from spark_eoc.sinks.mysql.render import Around, Fit, RowsText, blocks, rows_text, too_long
+from spark_eoc.sinks.rows import Rows
+
+#: Called with a row's number in the unit and what it was refused for; it may raise to end all.
+Refuse = Callable[[int, Exception], None]
+
+_PACKET_TOO_LARGE = 1153  # after it the server has closed the connection
+_RELEASE_EVERY = 128
+# 'v' on both; MariaDB writes `db`.`table`.`v` in some messages.
+_COLUMN = re.compile(r"\bcolumn (?:`[^`]*`\.`[^`]*`\.)?['`]([^'`]+)['`]", re.IGNORECASE)
+_AT_ROW = re.compile(r" at row \d+$")
+
+
+class Insertion:
+    """Inserts rows on a connection that is in a transaction; what is refused goes to ``refuse``.
+
+    A statement that the server refuses for a row's content leaves nothing behind, since InnoDB
+    undoes a failed statement whole; so it is halved and sent again, in order. One bad row among n
+    costs about 2 log2(n) short statements, n bad ones 2n. Rows that are refused here are found
+    the same way, without a statement. Any other error passes through.
+    """
+
+    def __init__(
+        self, connection: Any, around: Around, fits: Mapping[str, Fit], refuse: Refuse
+    ) -> None:
+        self._connection, self._around, self._fits = connection, around, fits
+        self._refuse = refuse
+        self._sent = 0
+
+    def send(self, rows: Rows) -> None:
+        """Inserts all rows but the refused ones, in order."""
+        first = 0
+        for block in blocks(rows.table):
+            for text, numbers in self._rendered(block, first):
+                for start, stop in text.cuts(self._around):
+                    self._range(text, numbers, start, stop)
+                    self._release(rows)
+            first += block.num_rows
+
+    def _release(self, rows: Rows) -> None:
+        if self._sent % _RELEASE_EVERY == 0:
+            rows.release()
+        self._sent += 1
+
+    def _rendered(self, block: pa.Table, first: int) -> Iterator[tuple[RowsText, Sequence[int]]]:
+        """The block's text with the number of each of its rows, without what can't be written."""
+        numbers: Sequence[int] = range(first, first + block.num_rows)
+        try:
+            text = rows_text(block, self._fits)
+        except BadRowError:
+            bad = {row for row, _ in self._unwritable(block, 0, self._refuser(first))}
+            good = [row for row in range(block.num_rows) if row not in bad]
+            if not good:
+                return
+            numbers = [first + row for row in good]
+            text = rows_text(block.take(pa.array(good, pa.int64())), self._fits)
+        yield RowsText(text), numbers
+
+    def _refuser(self, first: int) -> Refuse:
+        return lambda row, error: self._refuse(first + row, error)
+
+    def _unwritable(
+        self, block: pa.Table, start: int, refuse: Refuse
+    ) -> Iterator[tuple[int, BadRowError]]:
+        try:
+            rows_text(block, self._fits)
+        except BadRowError as error:
+            if block.num_rows == 1:
+                refuse(start, error)
+                yield start, error
+                return
+            half = block.num_rows // 2
+            yield from self._unwritable(block.slice(0, half), start, refuse)
+            yield from self._unwritable(block.slice(half), start + half, refuse)
+
+    def _range(self, text: RowsText, numbers: Sequence[int], start: int, stop: int) -> None:
+        if text.excess(start, self._around):
+            self._refuse(numbers[start], too_long(text.length(start, stop), self._around))
+            return
+        try:
+            self._connection.query(text.statement(start, stop, self._around))
+        except pymysql.MySQLError as error:
+            if not is_content(error):
+                raise
+            if stop - start == 1:
+                self._refuse(numbers[start], error)
+                return
+            middle = (start + stop) // 2
+            self._range(text, numbers, start, middle)
+            self._range(text, numbers, middle, stop)
+
+
+def is_content(error: Exception) -> bool:
+    """Whether a row's content made this error of the server, and the connection goes on."""
+    return number(error) in CONTENT - {_PACKET_TOO_LARGE}
+
+
+def refused_row(row: int, error: Exception) -> RefusedRow:
+    """What is known of a row that was refused with ``error``."""
+    if isinstance(error, BadRowError):
+        return RefusedRow(row, error.what, error.facts.get("column"))
+    text = _AT_ROW.sub("", message(error))
+    found = _COLUMN.search(text)
+    return RefusedRow(row, text, found.group(1) if found else None, number(error))
