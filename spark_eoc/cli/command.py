@@ -18,7 +18,9 @@ from spark_eoc.errors import SparkEocError
 
 #: Modules below spark_eoc.cli, in the order of the help text. Each has ``add_parser(subparsers)``
 #: and ``run(args) -> int``, and imports what is heavy in ``run`` only.
-COMMANDS = ("demo", "receive", "send", "buffer")
+COMMANDS = ("demo", "receive", "send", "buffer", "chaos")
+#: Of these, whose ``args.rest`` is what stands after ``--``.
+PASSES_ON = ("chaos",)
 
 OK, ANOMALY, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -52,7 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line (``sys.argv`` by default) and returns the exit code."""
-    args = build_parser().parse_args(argv)
+    words, rest = _split(list(sys.argv[1:] if argv is None else argv))
+    args = build_parser().parse_args(words, argparse.Namespace(rest=rest))
     try:
         return int(args.run(args))
     except SparkEocError as error:
@@ -65,6 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Our output went to something like `head`; what is still buffered has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ANOMALY
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands after ``--`` is for the script that such a command runs."""
+    if words[:1] and words[0] in PASSES_ON and "--" in words:
+        place = words.index("--")
+        return words[:place], words[place + 1 :]
+    return words, []
 
 
 def _version() -> str:

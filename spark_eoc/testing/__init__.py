@@ -9,6 +9,8 @@
   ``evidence`` reads buffer, rows and ledger without the product's code; ``checker`` compares.
 * ``rig`` puts these together; ``failpoints`` kills at each named step, once for each sink:
   ``python -m spark_eoc.testing.failpoints``.
+* ``chaos``: anybody's script under kills, with ``inputs`` that feed it, ``rows`` that read its
+  sink, its ``history`` and the ``report``; ``eoc_chaos`` and ``spark-eoc chaos`` are made of it.
 
 Nothing in the product imports this package.
 """

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_eoc.testing.chaos_fixture import ChaosRunner
+    from spark_eoc.testing.kills import Kill
     from spark_eoc.testing.proxy import Proxy
     from spark_eoc.testing.servers import MariaDB, Redis, Server, SqlServer
 
 T = TypeVar("T", bound="Server")
+
+#: Kills of a soak, unless ``--eoc-kills`` says otherwise.
+SOAK_KILLS = 100
 
 
 class Database:
@@ -60,10 +65,25 @@ class Database:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds ``--eoc-seed`` and ``--eoc-kills``."""
+    """Adds ``--eoc-seed``, ``--eoc-kills``, ``--eoc-rows`` and ``--eoc-kinds``."""
     group = parser.getgroup("spark_eoc")
     group.addoption(
-        "--eoc-kills", type=int, default=100, help="how often the soak kills; default: 100"
+        "--eoc-kills",
+        type=int,
+        default=None,
+        help="how often eoc_chaos and a soak kill; default: what the test says, 100 for a soak",
+    )
+    group.addoption(
+        "--eoc-rows",
+        type=int,
+        default=None,
+        help="how many lines eoc_chaos makes up; default: what the test says",
+    )
+    group.addoption(
+        "--eoc-kinds",
+        default=None,
+        metavar="KIND,...",
+        help="kinds of kills of eoc_chaos, such as jvm,python_worker; default: what the test says",
     )
     group.addoption(
         "--eoc-seed",
@@ -101,8 +121,22 @@ def eoc_seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def eoc_kills(request: pytest.FixtureRequest) -> int:
     """How often a soak kills, set by ``--eoc-kills``."""
-    kills: int = request.config.getoption("--eoc-kills")
-    return kills
+    kills: int | None = request.config.getoption("--eoc-kills")
+    return SOAK_KILLS if kills is None else kills
+
+
+@pytest.fixture
+def eoc_chaos(request: pytest.FixtureRequest, tmp_path: Path, eoc_seed: int) -> ChaosRunner:
+    """Puts a query of yours under kills: ``eoc_chaos(query, rows, ...)`` returns the report.
+
+    See :class:`spark_eoc.testing.chaos_fixture.ChaosRunner` for what it takes.
+    """
+    from spark_eoc.testing.chaos_fixture import ChaosRunner, Given  # noqa: PLC0415  only if used
+
+    option = request.config.getoption
+    kinds = _kinds(option("--eoc-kinds"))
+    given = Given(eoc_seed, option("--eoc-kills"), option("--eoc-rows"), kinds)
+    return ChaosRunner(tmp_path, given)
 
 
 @pytest.fixture
@@ -227,6 +261,18 @@ def stop_queries(spark: SparkSession) -> Iterator[None]:
     yield
     for query in spark.streams.active:
         query.stop()
+
+
+def _kinds(text: str | None) -> list[Kill] | None:
+    from spark_eoc.testing.kills import Kill  # noqa: PLC0415  only when it is used
+
+    if text is None:
+        return None
+    try:
+        return [Kill(name.strip()) for name in text.split(",")]
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in Kill)
+        raise pytest.UsageError(f"--eoc-kinds: {error}; known are {known}") from error
 
 
 def _start(start: Callable[[], T]) -> T:

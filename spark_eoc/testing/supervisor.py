@@ -68,9 +68,11 @@ class Supervisor:
         on_event: Callable[[Event], None] = lambda event: None,
         progress_timeout_s: float = 240.0,
         tick: Callable[[], None] = lambda: None,
+        aim: Callable[[Strike], None] = lambda strike: None,
     ) -> None:
         """``progress()`` is asked about 20 times a second and may raise while a server is down
-        (that counts as no progress). ``tick`` is called as often: for a display."""
+        (that counts as no progress). ``tick`` is called as often: for a display. ``aim`` is called
+        when a strike is due and may put it off a little, to an instant that matters."""
         self.command = list(command)
         self.folder = Path(folder)
         self.env = dict(env or {})
@@ -85,6 +87,7 @@ class Supervisor:
         self._progress = progress
         self._on_event = on_event
         self._tick = tick
+        self._aim = aim
         self._progress_timeout_s = progress_timeout_s
         self._began = time.monotonic()
         self._started_at = 0.0
@@ -136,6 +139,10 @@ class Supervisor:
             self._pause()
             self._restart_if_ended()
 
+    def pass_time(self, seconds: float) -> None:
+        """Lets the script work for so long; runs that end are started again."""
+        self._sleep_until(time.monotonic() + seconds, restart=True)
+
     # instants
 
     def _await_instant(self, strike: Strike) -> None:
@@ -144,6 +151,7 @@ class Supervisor:
             return
         self._await_progress()
         self._sleep_until(time.monotonic() + strike.after_s, restart=True)
+        self._aim(strike)
 
     def _await_progress(self, timeout: float | None = None, *, required: bool = True) -> None:
         """Waits until this run, or one that replaced it, has moved ``progress`` on."""

@@ -1,0 +1,278 @@
+"""``spark-eoc chaos``: a user's own script under kills, and the verdict over its sink."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from spark_eoc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spark_eoc.testing.inputs import Input
+    from spark_eoc.testing.kills import Kill
+    from spark_eoc.testing.place import Place
+    from spark_eoc.testing.report import ChaosReport
+    from spark_eoc.testing.rows import Rows
+    from spark_eoc.testing.servers import MariaDB, Redis, Server
+
+DESCRIPTION = """\
+Feeds a streaming script, kills it at random instants, starts it again as a service manager would,
+and at the end compares what is in its sink with what it was given, row for row.
+
+The script stays as it is. It finds what the harness gives it in variables (EOC_INPUT, EOC_LISTEN,
+EOC_BUFFER, EOC_CHECKPOINT, EOC_MYSQL_URL, EOC_REDIS_URL, EOC_FOLDER), or in its own arguments,
+where {input}, {listen}, {checkpoint} and so on stand for them.
+
+  spark-eoc chaos clicks.py --lines clicks.txt --feed folder --mariadb \\
+      --setup 'CREATE TABLE clicks (value VARCHAR(200))' --query 'SELECT value FROM clicks' \\
+      --kills 5 --report clicks.html -- --input {input} --checkpoint {checkpoint} --db {mysql_url}
+
+Only servers that the harness has started itself (--mariadb, --redis) are ever killed."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``chaos``."""
+    parser = subparsers.add_parser(
+        "chaos",
+        usage="spark-eoc chaos SCRIPT.py [OPTIONS] [-- ARGUMENTS OF THE SCRIPT]",
+        help="your own script under kills, and whether its sink is exactly once",
+        description=DESCRIPTION,
+        epilog="Exit codes: 0 exactly once, 1 not, or the script can't go on, 2 wrong usage.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("script", type=Path, metavar="SCRIPT.py")
+    _add_input(parser.add_argument_group("what it is given"))
+    _add_sink(parser.add_argument_group("where its rows are read (one of these)"))
+    _add_kills(parser.add_argument_group("what is done to it"))
+    _add_output(parser.add_argument_group("output"))
+    parser.set_defaults(run=run)
+
+
+def _add_input(group: Any) -> None:
+    add = group.add_argument
+    add("--lines", type=Path, metavar="FILE", help="the lines (default: made up from the seed)")
+    add("--rows", type=_positive, default=5000, help="lines to make up (%(default)s)")
+    add(
+        "--feed",
+        choices=("folder", "listen"),
+        default="folder",
+        help="as text files in {input}, or by the acknowledged protocol to {listen} (%(default)s)",
+    )
+    add("--to", metavar="HOST:PORT", help="with --feed listen: where the script listens anyway")
+    add("--per-second", type=float, default=500.0, metavar="N", help="lines a second (%(default)g)")
+    add("--expect", metavar="MODULE:FUNCTION", help="bytes -> bytes or None: a line as a value")
+    add("--mariadb", action="store_true", help="start a private MariaDB, and kill it too")
+    add("--redis", action="store_true", help="start a private Redis, and kill it too")
+    add("--setup", action="append", default=[], metavar="SQL", help="run on that MariaDB first")
+
+
+def _add_sink(group: Any) -> None:
+    add = group.add_argument
+    add("--query", metavar="SELECT", help="MySQL: one row a line; several columns count as one")
+    add("--mysql-url", metavar="URL", help="where --query is asked, unless --mariadb")
+    add("--count", metavar="COLUMN", help="this column says how often the row is there")
+    add("--keys", metavar="PATTERN", help="Redis: the keys, such as 'clicks:*'")
+    add("--redis-url", metavar="URL", help="where --keys are read, unless --redis")
+    add("--field", help="of hashes or stream entries: this field")
+    add("--counters", action="store_true", help="the values are counts of the keys' own names")
+    add("--rows-from", metavar="MODULE:FUNCTION", help="any other sink: returns its values")
+
+
+def _add_kills(group: Any) -> None:
+    add = group.add_argument
+    add("--kills", type=_count, default=5, metavar="N", help="%(default)s")
+    add("--kinds", metavar="KIND,...", help="driver_python, jvm, python_worker, source_runner, …")
+    add("--seed", type=int, metavar="N", help="of kinds and instants (random, and printed)")
+    add("--settle-s", type=float, default=90.0, metavar="S", help="give up on rows (%(default)g)")
+    add("--submit-args", metavar="ARGS", help="spark-submit's options: '--packages … --conf …'")
+    add("--checkpoint", type=Path, metavar="PATH", help="the script's, if it is not {checkpoint}")
+
+
+def _add_output(group: Any) -> None:
+    add = group.add_argument
+    add("--report", type=Path, metavar="FILE", help="write it there: .html, .json or text")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add("--folder", type=Path, metavar="PATH", help="work here, and keep logs and checkpoint")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the script under kills; 0 when it is exactly once."""
+    _check(args)
+    signal.signal(signal.SIGTERM, _interrupt)
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="spark-eoc-chaos-"))
+    try:
+        report = _chaos(args, folder)
+    finally:
+        if args.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if args.report is not None:
+        report.save(args.report)
+    print(json.dumps(report.to_json()) if args.json else report)
+    return 0 if report.exactly_once else 1
+
+
+def _chaos(args: argparse.Namespace, folder: Path) -> ChaosReport:
+    from spark_eoc.testing.chaos import SCRIPT_KILLS, Chaos  # noqa: PLC0415  heavy
+    from spark_eoc.testing.kills import KillSchedule  # noqa: PLC0415  heavy
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        servers = _servers(args, stack, folder)
+        place = _place(args, folder, servers)
+        # Drawn here, so that made-up lines come from the same one.
+        seed = KillSchedule(args.seed, count=0).seed
+        return Chaos(
+            command=[sys.executable, str(args.script), *map(place.fill, args.rest)],
+            folder=folder,
+            input=_input(args, place, seed),
+            rows=_rows(args, place),
+            kills=args.kills,
+            kinds=_kinds(args.kinds) or (*SCRIPT_KILLS, *servers),
+            seed=seed,
+            servers=servers,
+            env={**place.environment, **_submit(args.submit_args)},
+            checkpoints={"query": args.checkpoint or place.checkpoint},
+            expect=_named(args.expect) if args.expect else None,
+            settle_s=args.settle_s,
+            on_event=lambda event: print(event, file=sys.stderr),
+        ).run()
+
+
+def _servers(args: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[Kill, Server]:
+    from spark_eoc.testing.kills import Kill  # noqa: PLC0415  heavy
+    from spark_eoc.testing.servers import MariaDB, Redis  # noqa: PLC0415  heavy
+
+    servers: dict[Kill, Server] = {}
+    if args.mariadb:
+        mariadb: MariaDB = stack.enter_context(MariaDB.start(folder / "mariadb"))
+        mariadb.query("CREATE DATABASE IF NOT EXISTS eoc")
+        connection = mariadb.connect("eoc")
+        with connection.cursor() as cursor:
+            for sql in args.setup:
+                cursor.execute(sql)
+        connection.close()
+        servers[Kill.MARIADB] = mariadb
+    if args.redis:
+        redis: Redis = stack.enter_context(Redis.start(folder / "redis"))
+        servers[Kill.REDIS] = redis
+    return servers
+
+
+def _place(args: argparse.Namespace, folder: Path, servers: dict[Kill, Any]) -> Place:
+    from spark_eoc.testing.kills import Kill  # noqa: PLC0415  heavy
+    from spark_eoc.testing.place import Place  # noqa: PLC0415  heavy
+    from spark_eoc.testing.ports import free_port  # noqa: PLC0415  heavy
+
+    mariadb, redis = servers.get(Kill.MARIADB), servers.get(Kill.REDIS)
+    listen = args.to or f"127.0.0.1:{free_port()}"
+    return Place(
+        folder=str(folder),
+        input=str(folder / "input") if args.feed == "folder" else "",
+        listen=listen if args.feed == "listen" else "",
+        buffer=str(folder / "buffer"),
+        checkpoint=str(folder / "checkpoint"),
+        mysql_url=mariadb.url("eoc") if mariadb else args.mysql_url or "",
+        redis_url=redis.url() if redis else args.redis_url or "",
+    )
+
+
+def _input(args: argparse.Namespace, place: Place, seed: int) -> Input:
+    from spark_eoc.testing.inputs import FolderInput, SocketInput, made_up  # noqa: PLC0415  heavy
+
+    lines = args.lines.read_bytes().splitlines() if args.lines else made_up(args.rows, seed)
+    if args.feed == "folder":
+        return FolderInput(lines, place.input, per_second=args.per_second)
+    return SocketInput(
+        lines,
+        place.port,
+        transcript=os.path.join(place.folder, "transcript"),
+        host=place.listen.rpartition(":")[0],
+        per_second=args.per_second,
+    )
+
+
+def _rows(args: argparse.Namespace, place: Place) -> Rows:
+    from spark_eoc.testing.rows import FunctionRows, KeyRows, QueryRows  # noqa: PLC0415  heavy
+
+    if args.query:
+        return QueryRows(place.mysql_url, args.query, count=args.count)
+    if args.keys:
+        return KeyRows(place.redis_url, args.keys, field=args.field, count=args.counters)
+    return FunctionRows(_named(args.rows_from))
+
+
+def _submit(text: str | None) -> dict[str, str]:
+    """A script that is run by Python hands these to Spark's own launcher."""
+    return {"PYSPARK_SUBMIT_ARGS": f"{text} pyspark-shell"} if text else {}
+
+
+def _kinds(text: str | None) -> list[Kill]:
+    from spark_eoc.testing.kills import Kill  # noqa: PLC0415  heavy
+
+    try:
+        return [Kill(name.strip()) for name in text.split(",")] if text else []
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in Kill)
+        raise ConfigError(f"--kinds: {error}", next_step=f"name some of {known}") from error
+
+
+def _named(text: str) -> Any:
+    """``module:function``, looked for beside the current folder too."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{text!r} can't be imported: {error}",
+            next_step="write MODULE:FUNCTION, a module in this folder or installed",
+        ) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What the parser can't tell; ConfigError before anything is started."""
+    if not args.script.is_file():
+        raise ConfigError(f"there is no script {str(args.script)!r}", applied="nothing was started")
+    given = [name for name in ("query", "keys", "rows_from") if getattr(args, name)]
+    if len(given) != 1:
+        raise ConfigError(
+            f"{len(given)} ways to read the sink were given",
+            next_step="give one of --query, --keys or --rows-from",
+        )
+    if args.query and not (args.mariadb or args.mysql_url):
+        raise ConfigError("--query: no server", next_step="add --mariadb, or --mysql-url URL")
+    if args.keys and not (args.redis or args.redis_url):
+        raise ConfigError("--keys: no server", next_step="add --redis, or --redis-url URL")
+    if args.setup and not args.mariadb:
+        raise ConfigError("--setup: runs on a private server only", next_step="add --mariadb")
+    _kinds(args.kinds)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("a number from 1")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("a number from 0")
+    return number
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

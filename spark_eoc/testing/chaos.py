@@ -1,0 +1,223 @@
+"""Anybody's query script under kills, and the verdict over what it left in its sink.
+
+The script stays as it is. The harness gives it input, starts it, kills it and its servers at the
+instants of a schedule, starts it again as a service manager would, waits until it has nothing left
+to do, and compares the sink's rows with the lines that were given, as multisets.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spark_eoc.testing.checker import Row, Verdict, check
+from spark_eoc.testing.history import History
+from spark_eoc.testing.inputs import Input
+from spark_eoc.testing.kills import Instants, Kill, KillSchedule, Strike
+from spark_eoc.testing.report import ChaosReport
+from spark_eoc.testing.rows import Rows
+from spark_eoc.testing.servers import Server
+from spark_eoc.testing.supervisor import Event, NoProgressError, Supervisor
+from spark_eoc.testing.transcript import Transcript
+from spark_eoc.testing.wait import WaitTimeoutError
+
+#: What is done to a script unless the caller says otherwise; servers are added where there are any.
+SCRIPT_KILLS = (Kill.DRIVER_PYTHON, Kill.JVM, Kill.PYTHON_WORKER)
+
+Expect = Callable[[bytes], "bytes | None"]
+
+_COUNT_EVERY_S = 0.3
+_QUIET_S = 2.0
+#: The share of strikes for each of two aims, and how long one may be put off for it.
+_SHARE = 0.4
+_AIM_S = 10.0
+_AIM_TICK_S = 0.01
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """One script under kills.
+
+    ``rows`` reads its sink, ``input`` feeds it. ``expect`` turns a line into the value that the
+    sink should hold for it, or into None if it should hold none; without it, into itself.
+    ``checkpoints`` names the queries' checkpoints, for the timeline and to see when they are idle.
+    ``servers`` are private ones, to be killed; never a user's own.
+    """
+
+    command: Sequence[str]
+    folder: Path
+    input: Input
+    rows: Rows
+    kills: int = 5
+    kinds: Sequence[Kill] = SCRIPT_KILLS
+    seed: int | None = None
+    servers: Mapping[Kill, Server] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
+    expect: Expect | None = None
+    settle_s: float = 90.0
+    progress_timeout_s: float = 180.0
+    instants: Instants = field(default_factory=lambda: Instants(spread_s=2.0))
+    on_event: Callable[[Event], None] = lambda event: None
+
+    def run(self) -> ChaosReport:
+        """Carries it out. The report is also given when the script can't go on: it says so."""
+        return _Course(self).run()
+
+
+class _Course:
+    """One :class:`Chaos` on its way."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        self.chaos = chaos
+        self.history = History(chaos.checkpoints)
+        self.schedule = KillSchedule(
+            chaos.seed, count=chaos.kills, kinds=chaos.kinds, instants=chaos.instants
+        )
+        self._counted_at = 0.0
+        self._count: int | None = None
+        self.supervisor = Supervisor(
+            chaos.command,
+            folder=chaos.folder,
+            progress=self._progress,
+            env=chaos.env,
+            servers=chaos.servers,
+            on_event=self._on_event,
+            progress_timeout_s=chaos.progress_timeout_s,
+            tick=self.history.look,
+            aim=self._aim,
+        )
+
+    def run(self) -> ChaosReport:
+        stuck: str | None = None
+        self.chaos.input.start()
+        try:
+            with self.supervisor:
+                try:
+                    self.supervisor.carry_out(self._strikes())
+                    self._settle()
+                except (NoProgressError, WaitTimeoutError) as error:
+                    stuck = str(error)
+                values = self._values(stuck is not None)
+                self.history.close()
+            transcript = self.chaos.input.transcript()
+        finally:
+            self.chaos.input.close()
+        return self._report(transcript, values, stuck)
+
+    def _strikes(self) -> Iterator[Strike]:
+        """Each strike with half of its share of the lines before it; the rest once it is due."""
+        for number, strike in enumerate(self.schedule):
+            self._release(number + 0.5)
+            yield strike
+        self._release(len(self.schedule) + 1)
+
+    def _release(self, shares: float) -> None:
+        lines = len(self.chaos.input.lines)
+        self.chaos.input.release(int(lines * shares / (len(self.schedule) + 1)))
+
+    def _aim(self, strike: Strike) -> None:
+        """To the instants where a query that is not exactly once shows it.
+
+        The schedule's own draw decides: two in five fall somewhere within a batch, two in five when
+        rows of a batch are in the sink and Spark has not written its commit, the others where they
+        fall.
+        """
+        self._release(strike.number)
+        draw = (strike.after_s * 7919) % 1.0
+        if not self.history.watches or draw >= 2 * _SHARE:
+            return
+        before = self._count_or(0)
+        self._wait(lambda: self.history.under_way)
+        if draw < _SHARE:
+            self.supervisor.pass_time(draw / _SHARE * self.history.usual_batch_s)
+        else:
+            self._wait(lambda: self._counted_now(before) > before and self.history.under_way)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _AIM_S
+        while not condition() and time.monotonic() < deadline:
+            self.supervisor.pass_time(_AIM_TICK_S)
+
+    def _counted_now(self, last: int) -> int:
+        self._counted_at = 0.0
+        return self._count_or(last)
+
+    def _settle(self) -> None:
+        """Until as many rows are there as are due, and the script is at rest.
+
+        A sink that stays behind for ``settle_s`` has lost rows: the verdict says which.
+        """
+        supervisor, chaos = self.supervisor, self.chaos
+        supervisor.until(lambda: chaos.input.flushed, timeout=600, what="all input given")
+        due = len(_expected(chaos.input.transcript(), chaos.expect).announced)
+        last, moved = self._progress(), time.monotonic()
+        while last < due and time.monotonic() - moved < chaos.settle_s:
+            supervisor.pass_time(0.2)
+            now = self._count_or(last)
+            if now != last:
+                last, moved = now, time.monotonic()
+        began = time.monotonic()
+        while self.chaos.checkpoints and time.monotonic() - began < chaos.settle_s:
+            if self.history.idle:
+                break
+            supervisor.pass_time(0.2)
+        supervisor.pass_time(_QUIET_S)
+
+    def _values(self, stuck: bool) -> Counter[bytes]:
+        try:
+            return self.chaos.rows.values()
+        except Exception:
+            if not stuck:
+                raise
+            return Counter()
+
+    def _progress(self) -> int:
+        """Rows in the sink, asked for a few times a second."""
+        if self._count is None or time.monotonic() - self._counted_at > _COUNT_EVERY_S:
+            self._count = self.chaos.rows.values().total()
+            self._counted_at = time.monotonic()
+        return self._count
+
+    def _count_or(self, last: int) -> int:
+        try:
+            return self._progress()
+        except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
+            return last
+
+    def _on_event(self, event: Event) -> None:
+        self.history.note(event)
+        self.chaos.on_event(event)
+
+    def _report(
+        self, transcript: Transcript, values: Counter[bytes], stuck: str | None
+    ) -> ChaosReport:
+        return ChaosReport(
+            seed=self.schedule.seed,
+            verdict=verdict(_expected(transcript, self.chaos.expect), values),
+            history=self.history,
+            strikes=tuple(self.supervisor.strikes),
+            missed=tuple(self.supervisor.missed),
+            starts=self.supervisor.starts,
+            unexpected=tuple(self.supervisor.unexpected),
+            command=tuple(self.chaos.command),
+            folder=str(self.chaos.folder),
+            stuck=stuck,
+        )
+
+
+def verdict(transcript: Transcript, values: Counter[bytes]) -> Verdict:
+    """The checker's verdict over values and how often each is there."""
+    return check([transcript], (Row(value) for value in values.elements()))
+
+
+def _expected(transcript: Transcript, expect: Expect | None) -> Transcript:
+    """The lines as the sink should show them."""
+    if expect is None:
+        return transcript
+    due = {n: value for n, line in transcript.announced.items() if (value := expect(line))}
+    return replace(transcript, announced=due)

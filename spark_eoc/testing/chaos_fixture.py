@@ -1,0 +1,149 @@
+"""``eoc_chaos``: a user's query under kills, in one call of a test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_eoc.testing.chaos import SCRIPT_KILLS, Chaos, Expect
+from spark_eoc.testing.function_run import command_of
+from spark_eoc.testing.inputs import FolderInput, Input, SocketInput, made_up
+from spark_eoc.testing.kills import Instants, Kill
+from spark_eoc.testing.place import Place
+from spark_eoc.testing.ports import free_port
+from spark_eoc.testing.report import ChaosReport
+from spark_eoc.testing.rows import FunctionRows, Rows
+from spark_eoc.testing.servers import MariaDB, Redis, Server
+
+if TYPE_CHECKING:
+    from spark_eoc.testing.plugin import Database
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line gave; None where it gave nothing."""
+
+    seed: int
+    kills: int | None = None
+    lines: int | None = None
+    kinds: Sequence[Kill] | None = None
+
+
+class ChaosRunner:
+    """What the fixture ``eoc_chaos`` is; call it once or more in a test.
+
+    What the command line gives (``--eoc-seed``, ``--eoc-kills``, ``--eoc-rows``, ``--eoc-kinds``)
+    comes before what the test says.
+    """
+
+    def __init__(self, folder: Path, given: Given) -> None:
+        self._folder = folder
+        self._given = given
+        self._calls = 0
+
+    def __call__(
+        self,
+        query: Callable[..., Any] | str | os.PathLike[str],
+        rows: Callable[[], Iterable[Any]] | Rows,
+        *,
+        mariadb: MariaDB | Database | None = None,
+        redis: Redis | None = None,
+        lines: Sequence[bytes | str] | int = 2000,
+        kills: int = 3,
+        kinds: Sequence[Kill] | None = None,
+        feed: str = "folder",
+        per_second: float = 500.0,
+        arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
+        expect: Expect | None = None,
+        settle_s: float = 60.0,
+        instants: Instants | None = None,
+    ) -> ChaosReport:
+        """Runs ``query`` under kills until everything is through, and reports.
+
+        ``query`` is a function of ``(spark, place)`` that starts streaming queries, or the path of
+        a script, run as it is with ``arguments``. ``rows`` reads the sink: a function that returns
+        its values (a str, bytes or tuple each), or a reader of :mod:`spark_eoc.testing.rows`.
+
+        ``lines`` are given to it, or so many are made up; ``feed`` says how: ``folder`` (text files
+        appear in ``place.input``) or ``listen`` (the acknowledged protocol to ``place.listen``).
+        ``expect`` turns a line into the value that the sink should hold for it, or None. A server
+        that is given is killed too, unless ``kinds`` says otherwise.
+        """
+        self._calls += 1
+        folder = self._folder / f"chaos-{self._calls}"
+        folder.mkdir(parents=True)
+        place = self._place(folder, feed, mariadb, redis)
+        servers = _servers(mariadb, redis)
+        return Chaos(
+            command=_command(query, folder, arguments, place, dict(settings or {})),
+            folder=folder,
+            input=_input(feed, self._lines(lines), place, per_second),
+            rows=FunctionRows(rows) if callable(rows) else rows,
+            kills=kills if self._given.kills is None else self._given.kills,
+            kinds=self._given.kinds or kinds or (*SCRIPT_KILLS, *servers),
+            seed=self._given.seed,
+            servers=servers,
+            env={**place.environment, **(env or {})},
+            checkpoints={"query": place.checkpoint},
+            expect=expect,
+            settle_s=settle_s,
+            instants=instants or Instants(spread_s=2.0),
+            on_event=print,
+        ).run()
+
+    def _lines(self, lines: Sequence[bytes | str] | int) -> list[bytes]:
+        if self._given.lines is not None:
+            return made_up(self._given.lines, self._given.seed)
+        if isinstance(lines, int):
+            return made_up(lines, self._given.seed)
+        return [line.encode() if isinstance(line, str) else line for line in lines]
+
+    @staticmethod
+    def _place(
+        folder: Path, feed: str, mariadb: MariaDB | Database | None, redis: Redis | None
+    ) -> Place:
+        if feed not in ("folder", "listen"):
+            raise ValueError(f"feed={feed!r} is not known: use 'folder' or 'listen'")
+        return Place(
+            folder=str(folder),
+            input=str(folder / "input") if feed == "folder" else "",
+            listen=f"127.0.0.1:{free_port()}" if feed == "listen" else "",
+            buffer=str(folder / "buffer"),
+            checkpoint=str(folder / "checkpoint"),
+            mysql_url=mariadb.url() if mariadb is not None else "",
+            redis_url=redis.url() if redis is not None else "",
+        )
+
+
+def _servers(mariadb: MariaDB | Database | None, redis: Redis | None) -> dict[Kill, Server]:
+    servers: dict[Kill, Server] = {}
+    if mariadb is not None:
+        servers[Kill.MARIADB] = mariadb if isinstance(mariadb, MariaDB) else mariadb.server
+    if redis is not None:
+        servers[Kill.REDIS] = redis
+    return servers
+
+
+def _command(
+    query: Callable[..., Any] | str | os.PathLike[str],
+    folder: Path,
+    arguments: Sequence[str],
+    place: Place,
+    settings: dict[str, str],
+) -> Sequence[str]:
+    if callable(query):
+        return command_of(query, folder / "function.pickle", settings)
+    return [sys.executable, os.fspath(query), *map(place.fill, arguments)]
+
+
+def _input(feed: str, lines: list[bytes], place: Place, per_second: float) -> Input:
+    if feed == "folder":
+        return FolderInput(lines, place.input, per_second=per_second)
+    transcript = os.path.join(place.folder, "transcript")
+    return SocketInput(lines, place.port, transcript=transcript, per_second=per_second)

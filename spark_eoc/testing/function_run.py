@@ -1,0 +1,52 @@
+"""A function as a script: ``python -m spark_eoc.testing.function_run FILE`` runs what FILE holds.
+
+The file is a function pickled by value, so that it may come from a test module that nobody can
+import. It is called with a fresh session and its :class:`~spark_eoc.testing.place.Place`, starts
+its queries, and the process lives as long as all of them do.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+
+from spark_eoc.testing.place import Place
+from spark_eoc.testing.session import build_session
+
+#: Exit code of a script whose query ended with an error.
+QUERY_FAILED = 3
+
+
+def command_of(
+    function: Callable[..., Any], file: str | os.PathLike[str], settings: dict[str, str]
+) -> Sequence[str]:
+    """Saves the function and returns the command that runs it with this interpreter."""
+    module = sys.modules.get(function.__module__)
+    if module is not None and not module.__name__.startswith("spark_eoc"):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    data = cloudpickle.dumps((function, settings))  # type: ignore[no-untyped-call]
+    Path(file).write_bytes(data)
+    return [sys.executable, "-m", "spark_eoc.testing.function_run", str(file)]
+
+
+def main(file: str) -> int:
+    """Runs the function's queries until one of them ends."""
+    function, settings = pickle.loads(Path(file).read_bytes())  # noqa: S301  our own file
+    spark = build_session(settings)
+    function(spark, Place.here())
+    try:
+        spark.streams.awaitAnyTermination()
+    except Exception as error:  # noqa: BLE001  it ends the script, as in a user's own
+        sys.stderr.write(f"{error}\n")
+        return QUERY_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

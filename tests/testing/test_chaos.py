@@ -1,0 +1,158 @@
+"""A query of anybody's under kills: the writer's is exactly once, and what the report is made of.
+
+That a plain query is found out is shown by the README's own example, see test_readme.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spark_eoc.errors import ConfigError
+from spark_eoc.testing.chaos import verdict
+from spark_eoc.testing.chaos_fixture import ChaosRunner
+from spark_eoc.testing.history import BatchLife, History
+from spark_eoc.testing.inputs import FolderInput, made_up
+from spark_eoc.testing.kills import Kill, KillSchedule
+from spark_eoc.testing.place import Place
+from spark_eoc.testing.plugin import Database
+from spark_eoc.testing.report import ChaosReport
+from spark_eoc.testing.rows import KeyRows, QueryRows
+from spark_eoc.testing.servers import Redis
+from spark_eoc.testing.supervisor import Event
+from spark_eoc.testing.transcript import Transcript
+from spark_eoc.testing.wait import until
+
+
+def with_writer(spark, place):
+    import spark_eoc  # noqa: PLC0415  this function runs in a process of its own
+
+    lines = spark.readStream.option("maxFilesPerTrigger", 2).text(place.input)
+    writer = spark_eoc.MySQLWriter(place.mysql_url, "clicks")
+    lines.writeStream.foreachBatch(writer).option("checkpointLocation", place.checkpoint).start()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_query_with_the_writer_is_exactly_once(eoc_chaos: ChaosRunner, mariadb: Database) -> None:
+    """A function as a query, a file source, MariaDB killed as well."""
+    mariadb.query("CREATE TABLE clicks (value VARCHAR(100))")
+    rows = lambda: mariadb.query("SELECT value FROM clicks")  # noqa: E731
+    report = eoc_chaos(with_writer, rows, mariadb=mariadb, kills=6)
+    report.require_exactly_once()
+    assert report.starts > 3
+
+
+def test_a_batch_that_has_no_commit_when_a_run_begins_is_run_again(tmp_path: Path) -> None:
+    """As Spark does it; another end for the same batch is noted."""
+    history = History({"q": tmp_path})
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    history.note(Event(0, "start", "run 1 started"))
+    for number in range(3):
+        (tmp_path / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"offset":{number}}}\n')
+    for number in range(2):
+        (tmp_path / "commits" / str(number)).write_text("v1\n{}")
+    history.watches["q"].look()
+    assert history.under_way
+    assert not history.idle
+    strike = KillSchedule(1, count=1, kinds=[Kill.JVM])[0]
+    history.note(Event(0, "kill", "kill 1", strike))  # type: ignore[arg-type]
+    history.note(Event(0, "start", "run 2 started"))
+    (tmp_path / "offsets/2").write_text('v1\n{}\n{"offset":7}\n')
+    history.watches["q"].look()
+    (tmp_path / "commits/2").write_text("v1\n{}")
+    history.close()
+    lives = history.watches["q"].batches
+    assert [life.repeated for life in lives.values()] == [False, False, True]
+    assert lives[2].other_offsets == ('{"offset":7}',)
+    assert history.idle
+    assert [run.end for run in history.runs] == ["jvm", "the end"]
+
+
+def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
+    history = History({"<clicks>": "/nowhere"})
+    history.watches["<clicks>"].batches[0] = BatchLife(0, 1.0, ("<&>",), 2.0, [1.5])
+    history.note(Event(0, "start", "run 1 started"))
+    history.close()
+    lines = [b"<u>%d</u>" % number for number in range(9)]
+    found = verdict(Transcript.of("p", lines), values)
+    return ChaosReport(7, found, history, (), (), 1, (), ("python", "a b.py"), "/f", stuck)
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path: Path) -> None:
+    """Lines of a user may be anything; nothing is fetched from anywhere."""
+    values = Counter({b"<u>%d</u>" % number: 1 + number % 2 for number in range(8)})
+    report = report_of(values, stuck="<script>")
+    page = report.save(tmp_path / "r.html").read_text()
+    assert "<h1>Not exactly once</h1>" in page
+    for text in ("<u>", "<&>", "<script", "http", "src=", "<clicks>"):
+        assert text not in page
+    assert report.verdict.checks == {"lost", "twice"}
+    assert "lost: 1" in str(report)
+    assert "could not go on" in report.save(tmp_path / "r.txt").read_text()
+    with pytest.raises(AssertionError, match="lost: 1"):
+        report.require_exactly_once()
+    clean = report_of(Counter({b"<u>%d</u>" % number: 1 for number in range(9)}))
+    assert clean.exactly_once
+    clean.require_exactly_once()
+
+
+def test_files_appear_whole_up_to_the_mark(tmp_path: Path) -> None:
+    """And what has appeared is what is acknowledged."""
+    given = FolderInput(made_up(500, seed=3), tmp_path / "in", per_second=10_000)
+    given.start()
+    given.release(200)
+    until(lambda: given.transcript().acknowledged == 200, 10, "200 lines")
+    assert not given.flushed
+    given.release(500)
+    until(lambda: given.flushed, 10, "all lines")
+    given.close()
+    files = sorted((tmp_path / "in").iterdir())
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
+    assert lines == made_up(500, seed=3)
+
+
+def test_rows_of_a_table_are_values(mariadb: Database) -> None:
+    """One column as it is, several with tabs, or one of them as a count."""
+    mariadb.query("CREATE TABLE t (a VARCHAR(9), n INT)")
+    mariadb.query("INSERT INTO t VALUES ('x', 2), ('y', NULL), ('x', 2)")
+    url = mariadb.url()
+    assert QueryRows(url, "SELECT a FROM t").values() == {b"x": 2, b"y": 1}
+    assert QueryRows(url, "SELECT * FROM t").values() == {b"x\t2": 2, b"y\t\\N": 1}
+    counted = QueryRows(url, "SELECT a, n FROM t WHERE n > 0", count="n")
+    assert counted.values() == {b"x": 4}
+    with pytest.raises(ConfigError, match="no column 'm'"):
+        QueryRows(url, "SELECT a, n FROM t", count="m").values()
+
+
+def test_keys_of_redis_are_values(redis_server: Redis, prefix: str) -> None:
+    """Whatever their type, and counters count their own names."""
+    client = redis_server.client()
+    client.rpush(f"{prefix}:l:1", "x", "x", "y")
+    client.sadd(f"{prefix}:s:1", "x")
+    client.zadd(f"{prefix}:s:2", {"y": 1})
+    client.hset(f"{prefix}:h:1", "f", "x")
+    client.incrby(f"{prefix}:c:word", 3)
+    client.xadd(f"{prefix}:x:1", {"f": "x"})
+
+    def values(pattern: str, **more: object) -> Counter[bytes]:
+        return KeyRows(redis_server.url(), f"{prefix}:{pattern}", **more).values()  # type: ignore[arg-type]
+
+    assert values("l:*") == {b"x": 2, b"y": 1}
+    assert values("s:*") == {b"x": 1, b"y": 1}
+    assert values("h:*", field="f") == {b"x": 1}
+    assert values("x:*", field="f") == {b"x": 1}
+    assert values("c:*", count=True) == {b"word": 3}
+
+
+def test_a_place_fills_arguments_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script finds it either way; braces of its own stay."""
+    place = Place(checkpoint="/c", mysql_url="mysql://root@127.0.0.1:33/eoc", listen="h:5")
+    assert place.fill("{checkpoint}/x {own}") == "/c/x {own}"
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    assert Place.here() == place
+    assert (place.port, place.mysql["port"], place.mysql["database"]) == (5, 33, "eoc")
