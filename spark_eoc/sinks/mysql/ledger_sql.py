@@ -118,7 +118,6 @@ class LedgerSql:
     def view(self, connection: Any, writer_id: str, batch_id: int) -> LedgerView:
         """The ledger as it stands once the control entry is locked for a change."""
         control = self.control(connection, writer_id, "FOR UPDATE")
-        ((now_us,),) = _rows(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)")
         found = _rows(
             connection,
             "SELECT batch_id, offsets_digest, partitions, fingerprint, run_id, atomicity "
@@ -129,6 +128,8 @@ class LedgerSql:
         history = {b: Completed(b, d, p, Fingerprint.parse(f), r, a) for b, d, p, f, r, a in found}
         opened = None if control is None else control.open_batch
         units = [] if opened is None else self.units(connection, writer_id, opened)
+        # Last, because the caller sets it against a clock of its own.
+        ((now_us,),) = _rows(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)")
         return LedgerView(control, history, len(units), now_us)
 
     def units(self, connection: Any, writer_id: str, batch_id: int) -> list[UnitEntry]:
