@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT, FAILPOINTS
+from spark_eoc.testing import matrix
 from spark_eoc.testing.checker import Verdict
 from spark_eoc.testing.reaper import reaper
 from spark_eoc.testing.rig import MYSQL, REDIS, Rig
@@ -194,20 +195,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no failpoint {', '.join(sorted(unknown))}")
     out = sys.stderr if options.json else sys.stdout
+
+    def tell(text: str) -> None:
+        print(text, file=out, flush=True)
+
+    deaths = [] if options.names else matrix.run_all(tell, options.sink or (MYSQL, REDIS))
     with tempfile.TemporaryDirectory(prefix="eoc-failpoints-") as temporary:
         reaper().folder(temporary)
         results = run_all(
             Path(options.keep or temporary),
             options.names or None,
             options.sink or (MYSQL, REDIS),
-            lambda text: print(text, file=out, flush=True),
+            tell,
         )
     failed = sum(not result.passed for result in results)
+    wrong = sum(not death.once for death in deaths)
     if options.json:
-        print(json.dumps({"failed": failed, "results": [r.to_json() for r in results]}))  # noqa: T201
+        found = {"failed": failed + wrong, "results": [r.to_json() for r in results]}
+        print(json.dumps({**found, "modes": [death.to_json() for death in deaths]}))  # noqa: T201
     else:
-        print(f"{len(results)} kills at failpoints, {failed} not exactly once")  # noqa: T201
-    return 1 if failed else 0
+        print(f"{len(deaths)} deaths in every mode, {wrong} not exactly once")  # noqa: T201
+        print(f"{len(results)} kills on Spark, {failed} not exactly once")  # noqa: T201
+    return 1 if failed + wrong else 0
 
 
 if __name__ == "__main__":
