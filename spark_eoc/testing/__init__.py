@@ -11,6 +11,7 @@
   ``python -m spark_eoc.testing.failpoints``.
 * ``chaos``: anybody's script under kills, with ``inputs`` that feed it, ``rows`` that read its
   sink, its ``history`` and the ``report``; ``eoc_chaos`` and ``spark-eoc chaos`` are made of it.
+* ``surgery`` edits checkpoints, and ``operating`` starts a query on them: ``eoc_surgery``.
 
 Nothing in the product imports this package.
 """

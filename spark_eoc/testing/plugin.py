@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from spark_eoc.testing.chaos_fixture import ChaosRunner
     from spark_eoc.testing.kills import Kill
+    from spark_eoc.testing.operating import SurgeryRunner
     from spark_eoc.testing.proxy import Proxy
     from spark_eoc.testing.servers import MariaDB, Redis, Server, SqlServer
 
@@ -137,6 +138,18 @@ def eoc_chaos(request: pytest.FixtureRequest, tmp_path: Path, eoc_seed: int) -> 
     kinds = _kinds(option("--eoc-kinds"))
     given = Given(eoc_seed, option("--eoc-kills"), option("--eoc-rows"), kinds)
     return ChaosRunner(tmp_path, given)
+
+
+@pytest.fixture
+def eoc_surgery(spark: SparkSession, tmp_path: Path, eoc_seed: int) -> SurgeryRunner:
+    """Starts a query of yours on an edited checkpoint: ``eoc_surgery(query, rows, operation)``.
+
+    See :class:`spark_eoc.testing.operating.SurgeryRunner`, and for the names of operations
+    :data:`spark_eoc.testing.surgery.OPERATIONS`.
+    """
+    from spark_eoc.testing.operating import SurgeryRunner  # noqa: PLC0415  only when it is used
+
+    return SurgeryRunner(spark, tmp_path, eoc_seed)
 
 
 @pytest.fixture

@@ -1,0 +1,108 @@
+"""The first tier: every dangerous state of a checkpoint, both sinks at once, on a warm Spark."""
+
+from __future__ import annotations
+
+import pymysql
+import pytest
+from pyspark.sql import functions as F
+
+import spark_eoc
+from spark_eoc.testing.operating import SurgeryRunner
+from spark_eoc.testing.plugin import Database
+from spark_eoc.testing.servers import Redis
+from spark_eoc.testing.surgery import OPERATIONS
+
+pytestmark = pytest.mark.usefixtures("stop_queries")
+
+
+def writing(write, place, spark):
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(place.input)
+    lines.writeStream.foreachBatch(write).option("checkpointLocation", place.checkpoint).start()
+
+
+def both_sinks(atomicity: str, prefix: str):
+    """A table and counters, written with the ledger, in one query."""
+
+    def query(spark, place):
+        table = spark_eoc.MySQLWriter(place.mysql_url, "clicks", atomicity=atomicity)
+        counters = spark_eoc.RedisWriter(
+            place.redis_url,
+            key=prefix + ":{value}",
+            command="hincrby",
+            ledger=prefix + "_ledger",
+            atomicity=atomicity,
+        )
+        both = spark_eoc.fan_out(table, counters)
+        writing(lambda lines, n: both(lines.withColumn("n", F.lit(1)), n), place, spark)
+
+    return query
+
+
+def plainly(spark, place):
+    """What people write: no ledger."""
+
+    def write(lines, batch_id):
+        with pymysql.connect(**place.mysql) as db, db.cursor() as cursor:
+            rows = [(row.value,) for row in lines.collect()]
+            cursor.executemany("INSERT INTO clicks (value) VALUES (%s)", rows)
+            db.commit()
+
+    writing(write, place, spark)
+
+
+@pytest.fixture
+def clicks(mariadb: Database) -> Database:
+    mariadb.query("CREATE TABLE clicks (value VARCHAR(100), n INT)")
+    return mariadb
+
+
+@pytest.mark.parametrize("atomicity", ["partition", pytest.param("batch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_both_sinks_are_exactly_once_on_any_checkpoint(
+    eoc_surgery: SurgeryRunner,
+    clicks: Database,
+    redis_server: Redis,
+    *,
+    prefix: str,
+    operation: str,
+    atomicity: str,
+) -> None:
+    """They go on, or refuse by name with nothing written; E1 and E2 among others."""
+    client = redis_server.client()
+
+    def rows() -> list[tuple[str, bytes]]:
+        values = [value for (value,) in clicks.query("SELECT value FROM clicks")]
+        return [(value, client.hget(f"{prefix}:{value}", "n")) for value in values]
+
+    report = eoc_surgery(
+        both_sinks(atomicity, prefix),
+        rows,
+        operation,
+        mysql_url=clicks.url(),
+        redis_url=redis_server.url(),
+        expect=lambda line: line + b"\t1",
+    )
+    print(report)
+    report.require_exactly_once()
+    assert len(client.keys(f"{prefix}:line*")) == len(rows())
+
+
+#: Of a plain query: what doubles its rows.
+DOUBLING = ("no_newest_commit", "older_copy", "wiped")
+
+
+@pytest.mark.parametrize("operation", DOUBLING)
+def test_a_plain_query_is_found_out(
+    eoc_surgery: SurgeryRunner, clicks: Database, operation: str
+) -> None:
+    """The same states, without a ledger: rows twice."""
+    report = eoc_surgery(
+        plainly,
+        lambda: clicks.query("SELECT value FROM clicks"),
+        operation,
+        mysql_url=clicks.url(),
+    )
+    assert report.refused is None
+    assert report.verdict.checks == {"twice"}
+    with pytest.raises(AssertionError, match="twice"):
+        report.require_exactly_once()
