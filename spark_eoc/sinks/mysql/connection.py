@@ -36,6 +36,7 @@ _SESSION = (
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
 LOCK_WAIT, DEADLOCK, CHANGED, DUPLICATE = 1205, 1213, 1020, 1062
+DUPLICATE_COLUMN = 1060
 #: Errors that may pass: locks, lost or refused connections, a server that starts or stops, space.
 TRANSIENT = frozenset(
     {LOCK_WAIT, DEADLOCK, CHANGED}

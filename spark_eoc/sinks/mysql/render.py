@@ -33,6 +33,8 @@ class Fit:
     in which the pattern ``cut_text`` is found, would be rounded; of texts longer than
     ``characters`` the server cuts blanks at the end and refuses the others. With ``invents`` the
     server puts a value of its own where NULL is given; in a ``key`` column NULL is never found.
+    Bytes shorter than ``padded_bytes`` would be padded, and a number as text that is none of
+    ``members`` taken for a member's place.
     """
 
     fraction_digits: int | None = None
@@ -42,6 +44,8 @@ class Fit:
     invents: bool = False
     characters: int | None = None
     key: bool = False
+    padded_bytes: int | None = None
+    members: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -209,12 +213,16 @@ def render(column: pa.Array, fit: Fit, name: str) -> Literal:
         literal = Literal(_text(_whole_decimal(column, fit, name)), quoted=True)
     elif is_a.is_date(kind):
         literal = Literal(_text(column), quoted=True)
+    elif is_a.is_time(kind):
+        literal = Literal(_text(_whole_clock(column, fit, name)), quoted=True)
     elif is_a.is_timestamp(kind):
         literal = Literal(_text(_whole_time(column, fit, name)), quoted=True)
     elif is_a.is_string(kind) or is_a.is_large_string(kind):
-        literal = Literal(_escaped(_uncut(pc.cast(column, pa.binary()), fit, name)), quoted=True)
+        uncut = _unpadded(_uncut(pc.cast(column, pa.binary()), fit, name), fit, name)
+        literal = Literal(_escaped(uncut), quoted=True)
     elif is_a.is_binary(kind) or is_a.is_large_binary(kind):
-        literal = Literal(_escaped(pc.cast(column, pa.binary())), prefix="_binary", quoted=True)
+        unpadded = _unpadded(pc.cast(column, pa.binary()), fit, name)
+        literal = Literal(_escaped(unpadded), prefix="_binary", quoted=True)
     else:
         raise TypeError(f"column {name!r}: Arrow type {kind} can't be written")
     return literal
@@ -255,7 +263,46 @@ def _uncut(column: pa.Array, fit: Fit, name: str) -> pa.Array:
             "text with more than the table's column keeps, which would be rounded silently",
             "cast it in the query to the type of the table's column",
         )
+    _refuse_places(column, fit, name)
     return column
+
+
+def _refuse_places(column: pa.Array, fit: Fit, name: str) -> None:
+    if fit.members is None:
+        return
+    numbers = column.filter(pc.match_substring_regex(column, "^[0-9]+$"))
+    known = pa.array([member.encode() for member in fit.members], pa.binary())
+    if pc.any(pc.invert(pc.is_in(numbers, known))).as_py():
+        raise _refused(
+            name,
+            "a number that is no member of the table's ENUM, which would take it for a member's "
+            "place",
+            "write the member's name",
+        )
+
+
+def _unpadded(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    if fit.padded_bytes is not None:
+        shortest = pc.min(pc.binary_length(column)).as_py()
+        if shortest is not None and shortest < fit.padded_bytes:
+            raise _refused(
+                name,
+                f"fewer than the {fit.padded_bytes} bytes of the table's column, which would be "
+                "padded",
+                "make the table's column VARBINARY, or pad it in the query",
+            )
+    return column
+
+
+def _whole_clock(column: pa.Array, fit: Fit, name: str) -> pa.Array:
+    try:
+        micros = pc.cast(column, pa.time64("us"))
+    except pa.ArrowInvalid:
+        raise _refused(
+            name, "times finer than microseconds", f"cast {name!r} to TIME(6) in the query"
+        ) from None
+    _whole_time(micros, fit, name)
+    return micros
 
 
 def _longest(column: pa.Array, limit: int) -> int:

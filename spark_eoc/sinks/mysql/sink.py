@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import pyarrow.compute as pc
 import pymysql
 
 from spark_eoc.errors import (
@@ -21,8 +20,10 @@ from spark_eoc.sinks.dead_letters import RefusedRow
 from spark_eoc.sinks.entries import Applied, Control, Outcome, Refused, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Compare, Open, decide_after_error, decide_unit
 from spark_eoc.sinks.mysql.address import Address
+from spark_eoc.sinks.mysql.changes import DELETED, arranged, labels, settle
 from spark_eoc.sinks.mysql.connection import (
     CONTENT,
+    DUPLICATE_COLUMN,
     Budget,
     flavour,
     max_packet,
@@ -31,46 +32,30 @@ from spark_eoc.sinks.mysql.connection import (
     repeat,
     transaction,
 )
-from spark_eoc.sinks.mysql.create import create_statement
+from spark_eoc.sinks.mysql.create import add_statement, create_statement
 from spark_eoc.sinks.mysql.dead_letter_sql import DeadLetterSql
+from spark_eoc.sinks.mysql.fit import fit
 from spark_eoc.sinks.mysql.insertion import Insertion
+from spark_eoc.sinks.mysql.layout import Layout, nearest, written_columns
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
+from spark_eoc.sinks.mysql.match import check_table, missing_columns
 from spark_eoc.sinks.mysql.refusals import Refusals, SettledError, check_limit
-from spark_eoc.sinks.mysql.render import Around, Fit
 from spark_eoc.sinks.mysql.staging import Staging
 from spark_eoc.sinks.mysql.staging_sql import StagingSql
-from spark_eoc.sinks.mysql.statement import Insert, check_merge
-from spark_eoc.sinks.mysql.target import (
-    TableColumn,
-    TableShape,
-    check_server,
-    check_table,
-    read_shape,
-)
+from spark_eoc.sinks.mysql.statement import CHANGE, check_merge
+from spark_eoc.sinks.mysql.target import TableShape, check_server, find_shape, read_shape
+from spark_eoc.sinks.mysql.write import STATEMENT_BYTES, around, delete_keys
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import (
     CloseDecision,
     Column,
+    Mark,
     OpenDecision,
     PublishDecision,
     Sink,
 )
 
-#: Bytes of one INSERT; the server needs as much time a row from 16 KiB to 1 MiB (measured), and a
-#: lock wait rolls back and repeats no more than this at a time.
-STATEMENT_BYTES = 128 * 1024
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the frame meets the table: its name, column names by the frame's, what they keep."""
-
-    database: str
-    table: str
-    names: Mapping[str, str]
-    fits: Mapping[str, Fit]
 
 
 @dataclass
@@ -79,7 +64,9 @@ class MySQLSink(Sink):
 
     ``budget_s`` is how long errors that may pass are tried again, ``nan_as_null`` writes NaN and
     infinity as NULL, ``allow`` names what is otherwise refused, ``create_table`` makes the table
-    where there is none. With ``dead_letter_limit`` rows that are refused are put aside in
+    where there is none, and ``add_columns`` columns that it lacks. ``columns`` gives names in the
+    table, None for what is not written. With ``delete_when`` or ``order_by`` a unit must hold
+    every row of its keys. With ``dead_letter_limit`` rows that are refused are put aside in
     ``dead_letter_table``, by default ``<ledger>_dead_letters``.
     """
 
@@ -93,6 +80,10 @@ class MySQLSink(Sink):
     ledger: str = "spark_eoc"
     budget_s: float = 300.0
     create_table: bool = False
+    add_columns: bool = False
+    columns: Mapping[str, str | None] = field(default_factory=dict)
+    delete_when: str | None = None
+    order_by: tuple[str, ...] = ()
     dead_letter_table: str | None = None
     dead_letter_limit: int | None = None
 
@@ -103,27 +94,27 @@ class MySQLSink(Sink):
         self._shape: TableShape | None = None
         self._staging: Staging | None = None
 
+    def marks(self) -> Mapping[str, Mark]:
+        """See :meth:`Sink.marks`."""
+        if self.delete_when is None:
+            return {}
+        return {DELETED: Mark("delete_when", self.delete_when)}
+
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`."""
         names = [column.name for column in columns]
-        absent = [name for name in self.key if name not in names]
-        if absent:
-            raise ConfigError(
-                f"key names {absent[0]!r}, which the frame does not have",
-                next_step=f"name columns of {', '.join(names)}",
-            )
+        _check_names("key", self.key, names)
+        _check_names("order_by", self.order_by, names)
         check_merge(self.merge, names, self.key)
-        return self._driver("looking at the target", lambda c: self._check(c, columns))
+        written = written_columns(columns, self.columns, [*self.key, *self.merge])
+        return self._driver("looking at the target", lambda c: self._check(c, written))
 
-    def _check(self, connection: Any, columns: Sequence[Column]) -> str:
+    def _check(self, connection: Any, written: Mapping[str, Column]) -> str:
         check_server(connection, self.allow)
-        named, _, table = self.table.rpartition(".")
-        database = named or self.address.database
-        if self.create_table:
-            server = flavour(connection)
-            connection.query(create_statement(server, database, table, columns, self.key))
-        shape = read_shape(connection, database, table)
-        matched = check_table(shape, columns, self.key if self.upsert else None, self.allow)
+        connection.query("COMMIT")  # DDL is in no transaction of ours, though it would end it
+        shape = self._found(connection, written)
+        key = self.key if self.upsert else None
+        matched = check_table(shape, written, key, self.allow)
         self._sql.create(connection)
         if self.dead_letter_limit is not None:
             self._letters.create(connection, (shape.database, shape.name))
@@ -131,21 +122,28 @@ class MySQLSink(Sink):
         self._layout = Layout(
             shape.database,
             shape.name,
-            {name: column.name for name, column in matched.items()},
-            {name: self._fit(name, column) for name, column in matched.items()},
+            {name: found.name for name, found in matched.items()},
+            {
+                name: fit(written[name], found, self.nan_as_null, key=name in self.key)
+                for name, found in matched.items()
+            },
+            tuple(self.key),
+            self.merge,
         )
         return f"{shape.database}.{shape.name}"
 
-    def _fit(self, name: str, column: TableColumn) -> Fit:
-        return Fit(
-            column.fraction_digits,
-            self.nan_as_null,
-            column.exact_integers,
-            column.cut_text,
-            invents=column.type == "timestamp" and not column.nullable,
-            characters=column.characters,
-            key=name in self.key,
-        )
+    def _found(self, connection: Any, written: Mapping[str, Column]) -> TableShape:
+        named, _, table = self.table.rpartition(".")
+        database = named or self.address.database
+        server, key = flavour(connection), [written[name].name for name in self.key]
+        if self.create_table and find_shape(connection, database, table) is None:
+            columns = list(written.values())
+            connection.query(create_statement(server, database, table, columns, key))
+        shape = read_shape(connection, database, table)
+        missing = missing_columns(shape, written) if self.add_columns else []
+        for column in missing:
+            _add_column(connection, add_statement(server, shape.database, shape.name, column))
+        return read_shape(connection, database, table) if missing else shape
 
     def with_dead_letters(self, limit: int) -> MySQLSink:
         """See :meth:`Sink.with_dead_letters`."""
@@ -197,8 +195,13 @@ class MySQLSink(Sink):
             raise RuntimeError("check() comes before check_batch()")
         columns = [shape.columns[name] for name in layout.names.values()]
         sql = StagingSql(self._sql)
-        name = self._driver("preparing to stage", lambda c: sql.prepare(c, shape, columns))
-        self._staging = Staging(self.address, self._sql, sql, name, self._insert(), layout.fits)
+        ordered = self._ordered
+        name = self._driver(
+            "preparing to stage", lambda c: sql.prepare(c, shape, columns, changes=ordered)
+        )
+        self._staging = Staging(
+            self.address, self._sql, sql, name, layout.insert(), layout.fits, ordered
+        )
 
     def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
         """See :meth:`Sink.stage`: rows and what is known of them in one transaction."""
@@ -207,12 +210,20 @@ class MySQLSink(Sink):
         while True:
             try:
                 again = budget is not None
-                return self._staged().stage(unit, staging_id, rows, again=again)
+                return self._staged().stage(unit, staging_id, self._labelled(rows), again=again)
             except (pymysql.MySQLError, OSError, BadRowError) as error:
                 budget = budget or Budget(self.budget_s, self.address)
                 refused = _refusal(error, budget, unit)
                 if refused is not None:
                     return refused
+
+    def _labelled(self, rows: Rows) -> Rows:
+        layout = self._checked()
+        written = layout.written(rows)
+        if not self._ordered:
+            return written
+        found = labels(rows, self.key, self.order_by, last_only=layout.last_only)
+        return replace(written, table=written.table.append_column(CHANGE, found))
 
     def publish(
         self, writer_id: str, batch_id: int, staged: Sequence[Staged], decide: PublishDecision
@@ -229,12 +240,13 @@ class MySQLSink(Sink):
             raise RuntimeError("check_batch() comes before staging")
         return self._staging
 
+    @property
+    def _ordered(self) -> bool:
+        return self.delete_when is not None or bool(self.order_by)
+
     def arrange(self, rows: Rows) -> Rows:
         """An upsert's rows in the order of their keys, so that units lock rows in one order."""
-        if not self.upsert:
-            return rows
-        order = pc.sort_indices(rows.table, [(name, "ascending") for name in self.key])
-        return rows.take(order)
+        return arranged(rows, self.key, self.order_by) if self.upsert else rows
 
     def apply(self, unit: Unit, rows: Rows) -> Outcome:
         """See :meth:`Sink.apply`. Whatever goes wrong, the unit entry is looked at first."""
@@ -275,15 +287,15 @@ class MySQLSink(Sink):
 
         Without a limit for them BadRowError names the first.
         """
-        layout, insert = self._checked(), self._insert()
-        around = Around(
-            insert.head(),
-            insert.tail(flavour(connection)),
-            STATEMENT_BYTES,
-            max_packet(connection),
-        )
+        layout = self._checked()
         refusals = Refusals(rows, self.key, unit, self.dead_letter_limit, self._look)
-        Insertion(connection, around, layout.fits, refusals).send(rows)
+        if self._ordered:
+            changes = settle(rows, self.key, self.order_by, last_only=layout.last_only)
+            delete_keys(connection, layout, changes.deleted, STATEMENT_BYTES)
+            rows = changes.written
+            refusals = replace(refusals, rows=rows)
+        text = around(connection, layout.insert(), STATEMENT_BYTES)
+        Insertion(connection, text, layout.fits, refusals).send(layout.written(rows))
         return refusals.found
 
     def _put_aside(
@@ -299,17 +311,6 @@ class MySQLSink(Sink):
         if self._layout is None:
             raise RuntimeError("check() comes before any row")
         return self._layout
-
-    def _insert(self) -> Insert:
-        layout = self._checked()
-        names = layout.names
-        return Insert(
-            layout.database,
-            layout.table,
-            list(names.values()),
-            [names[name] for name in self.key],
-            {names[name]: rule for name, rule in self.merge.items()},
-        )
 
     def _enter(self, connection: Any, unit: Unit, dead_letters: int = 0) -> Outcome:
         """Control entry shared, then unit entry: compare and set, in this order, rows before."""
@@ -342,6 +343,23 @@ class MySQLSink(Sink):
         except SinkUnavailableError as error:
             return _as_row(error)
         return decide_after_error(entry, unit)
+
+
+def _check_names(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"{option} names {name!r}, which the frame does not have{nearest(name, names)}",
+                next_step=f"name columns of {', '.join(names)}",
+            )
+
+
+def _add_column(connection: Any, sql: str) -> None:
+    try:
+        connection.query(sql)
+    except pymysql.MySQLError as error:
+        if number(error) != DUPLICATE_COLUMN:  # another run was quicker
+            raise
 
 
 def _refusal(error: Exception, budget: Budget, unit: Unit) -> Refused | None:

@@ -33,7 +33,7 @@ from spark_eoc.sinks.mysql.connection import (
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
 from spark_eoc.sinks.mysql.render import Around, Fit, statements
 from spark_eoc.sinks.mysql.staging_sql import Known, StagingSql, pieces
-from spark_eoc.sinks.mysql.statement import Insert, staging_head
+from spark_eoc.sinks.mysql.statement import CHANGE, Insert, staging_head
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import PublishDecision
 
@@ -46,7 +46,10 @@ _CLEAR_BUDGET_S = 10.0
 
 @dataclass(frozen=True)
 class Staging:
-    """Where the rows for one target are staged; ``insert`` is how they get into it."""
+    """Where the rows for one target are staged; ``insert`` is how they get into it.
+
+    With ``changes`` a column of labels follows those of ``insert``, and says what becomes of a row.
+    """
 
     address: Address
     ledger: LedgerSql
@@ -54,6 +57,7 @@ class Staging:
     rows_table: str
     insert: Insert
     fits: Mapping[str, Fit]
+    changes: bool = False
 
     def stage(self, unit: Unit, staging_id: str, rows: Rows, *, again: bool) -> Outcome:
         """One try: rows, control entry under a shared lock, what is known of them, COMMIT.
@@ -82,7 +86,10 @@ class Staging:
         # The same rendering as for the target, so that every type gets there in the same way.
         table = rows.table.append_column("", _numbers(len(rows)))
         around = Around(
-            staging_head(self.sql.rows_table(self.rows_table), self.insert.columns),
+            staging_head(
+                self.sql.rows_table(self.rows_table),
+                [*self.insert.columns, *([CHANGE] if self.changes else [])],
+            ),
             b"",
             _STATEMENT_BYTES,
             max_packet(connection),
@@ -147,7 +154,7 @@ class Staging:
         table = self.sql.rows_table(one.rows_table)
         for start, stop in one.pieces():
             try:
-                connection.query(self.insert.from_staging(table, one.staging_id, start, stop))
+                self._move_piece(connection, table, one.staging_id, (start, stop))
             except pymysql.MySQLError as error:
                 if number(error) in CONTENT:
                     raise _bad_row(error, one, start, stop, upsert=bool(self.insert.key)) from error
@@ -159,6 +166,14 @@ class Staging:
                     applied="nothing of this batch",
                     next_step="look for what deletes staged rows, then restart the query",
                 )
+
+    def _move_piece(
+        self, connection: Any, table: str, staging_id: str, piece: tuple[int, int]
+    ) -> None:
+        if self.changes:  # rows of a key that are written come after the one that deletes it
+            connection.query(self.insert.delete_staged(table, staging_id, piece))
+        sql = self.insert.from_staging(table, staging_id, piece, changes=self.changes)
+        connection.query(sql)
 
     def clear(self, writer_id: str) -> None:
         """See :meth:`Sink.clear_staged`; piece by piece, each in a transaction of its own."""

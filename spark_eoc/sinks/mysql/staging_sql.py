@@ -18,7 +18,7 @@ from typing import Any
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.entries import Fingerprint, Unit, ledger_key
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
-from spark_eoc.sinks.mysql.statement import ROW_NUMBER, STAGING_ID
+from spark_eoc.sinks.mysql.statement import CHANGE, ROW_NUMBER, STAGING_ID
 from spark_eoc.sinks.mysql.target import TableColumn, TableShape, quoted, read_shape
 
 #: Most rows and bytes that one statement moves or deletes; it must end long before a connection's
@@ -30,6 +30,11 @@ _STAGED = (
     "staging_id BINARY(16) NOT NULL PRIMARY KEY, writer BINARY(32) NOT NULL, "
     "rows_table VARCHAR(64) NOT NULL, partition_id INT NOT NULL, batch_id BIGINT NOT NULL, "
     "epoch BIGINT NOT NULL, size BIGINT NOT NULL, fingerprint VARCHAR(64) NOT NULL, KEY (writer)"
+)
+
+
+_CHANGE_COLUMN = TableColumn(
+    CHANGE, "binary", None, None, True, False, False, length=1, definition="binary(1)"
 )
 
 
@@ -63,13 +68,22 @@ class StagingSql:
         self._ledger = ledger
         self._staged = ledger.table("staged")
 
-    def prepare(self, connection: Any, target: TableShape, columns: Sequence[TableColumn]) -> str:
+    def prepare(
+        self,
+        connection: Any,
+        target: TableShape,
+        columns: Sequence[TableColumn],
+        *,
+        changes: bool = False,
+    ) -> str:
         """Makes what is missing of both tables; the name of that with the rows. ConfigError.
 
         It follows the target: a column that the frame or the target has now is added, one whose
         type was changed is changed. What other runs have staged stays.
         """
         self._refuse_names(target, columns)
+        if changes:
+            columns = [*columns, _CHANGE_COLUMN]
         self._ledger.make(connection, "staged", _STAGED)
         where = f"{target.database}.{target.name}"
         name = f"rows_{hashlib.sha256(where.encode()).hexdigest()[:8]}"
@@ -85,7 +99,7 @@ class StagingSql:
         return name
 
     def _refuse_names(self, target: TableShape, columns: Sequence[TableColumn]) -> None:
-        own = {STAGING_ID.strip("`"), ROW_NUMBER.strip("`")}
+        own = {STAGING_ID.strip("`"), ROW_NUMBER.strip("`"), CHANGE}
         taken = sorted(own & {column.name.lower() for column in columns})
         if taken:
             raise ConfigError(

@@ -12,6 +12,9 @@ from spark_eoc.sinks.mysql.target import quoted
 _ALIAS = "`spark_eoc_new`"
 #: The key of staged rows: the id of their partition's staging, and their number in it.
 STAGING_ID, ROW_NUMBER = "`spark_eoc_id`", "`spark_eoc_row`"
+#: What becomes of a staged row of a change stream, one of the labels in ``changes``.
+CHANGE = "spark_eoc_change"
+_DELETED_KEYS = "spark_eoc_deleted_keys"
 #: What an upsert does with a column that is no key: ``{old}`` in the table, ``{new}`` given.
 MERGES: dict[str, str] = {
     "replace": "{new}",
@@ -45,16 +48,27 @@ class Insert:
         alias = f" AS {_ALIAS}" if flavour.row_alias else ""
         return (alias + self._updates(f"{_ALIAS}.{{}}" if alias else "VALUES({})")).encode()
 
-    def from_staging(self, table: str, staging_id: str, start: int, stop: int) -> str:
+    def from_staging(
+        self, table: str, staging_id: str, piece: tuple[int, int], *, changes: bool = False
+    ) -> str:
         """Moves rows ``[start, stop)`` of one staged partition, in their order, from ``table``
-        (quoted), whose columns have the same names and types."""
+        (quoted), whose columns have the same names and types; of ``changes`` what is written."""
         names = ",".join(quoted(column) for column in self.columns)
         chosen = ",".join(f"{_ALIAS}.{quoted(column)}" for column in self.columns)
         return (
             f"INSERT INTO {self._where()} ({names}) SELECT {chosen} FROM {table} AS {_ALIAS} "
-            f"WHERE {_ALIAS}.{STAGING_ID}=0x{staging_id} AND {_ALIAS}.{ROW_NUMBER} >= {start} "
-            f"AND {_ALIAS}.{ROW_NUMBER} < {stop} ORDER BY {_ALIAS}.{ROW_NUMBER}"
+            f"WHERE {_piece(staging_id, piece, 'w' if changes else None)} "
+            f"ORDER BY {_ALIAS}.{ROW_NUMBER}"
             + (self._updates(f"{_ALIAS}.{{}}") if self.key else "")
+        )
+
+    def delete_staged(self, table: str, staging_id: str, piece: tuple[int, int]) -> str:
+        """Deletes the keys that rows ``[start, stop)`` of a staged change stream delete; it walks
+        the staged rows, so that it locks no other rows of the target."""
+        same = " AND ".join(f"t.{quoted(c)}={_ALIAS}.{quoted(c)}" for c in self.key)
+        return (
+            f"DELETE t FROM {table} AS {_ALIAS} STRAIGHT_JOIN {self._where()} AS t ON {same} "
+            f"WHERE {_piece(staging_id, piece, 'd')}"
         )
 
     def _updates(self, new: str) -> str:
@@ -74,10 +88,50 @@ class Insert:
         return f"{quoted(self.database)}.{quoted(self.table)}"
 
 
+def _piece(staging_id: str, piece: tuple[int, int], label: str | None) -> str:
+    return (
+        f"{_ALIAS}.{STAGING_ID}=0x{staging_id} AND {_ALIAS}.{ROW_NUMBER} >= {piece[0]} "
+        f"AND {_ALIAS}.{ROW_NUMBER} < {piece[1]}"
+        + (f" AND {_ALIAS}.{quoted(CHANGE)}=_binary'{label}'" if label else "")
+    )
+
+
 def staging_head(table: str, columns: Sequence[str]) -> bytes:
     """``INSERT INTO … (…) VALUES`` for rows that are staged in ``table`` (quoted)."""
     names = ",".join((STAGING_ID, *map(quoted, columns), ROW_NUMBER))
     return f"INSERT INTO {table} ({names}) VALUES ".encode()
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Deletes by key, the keys in a temporary table of this connection; by the table's names."""
+
+    database: str
+    table: str
+    key: Sequence[str]
+
+    def create(self) -> str:
+        """Makes the temporary table, with the columns that the key has in the target."""
+        names = ",".join(quoted(column) for column in self.key)
+        return (
+            f"CREATE TEMPORARY TABLE {self._keys()} (PRIMARY KEY ({names})) ENGINE=InnoDB "
+            f"SELECT {names} FROM {quoted(self.database)}.{quoted(self.table)} WHERE FALSE"
+        )
+
+    def keys(self) -> Insert:
+        """What fills it; two keys that the target takes for one are one here."""
+        return Insert(self.database, _DELETED_KEYS, self.key, self.key)
+
+    def sql(self) -> str:
+        """The DELETE; it walks the keys, so that it locks no other rows of the target."""
+        same = " AND ".join(f"t.{quoted(c)}=k.{quoted(c)}" for c in self.key)
+        return (
+            f"DELETE t FROM {self._keys()} AS k STRAIGHT_JOIN "
+            f"{quoted(self.database)}.{quoted(self.table)} AS t ON {same}"
+        )
+
+    def _keys(self) -> str:
+        return f"{quoted(self.database)}.{quoted(_DELETED_KEYS)}"
 
 
 def check_merge(merge: Mapping[str, str], columns: Sequence[str], key: Sequence[str]) -> None:

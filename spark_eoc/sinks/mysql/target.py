@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.sinks.store import Column
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
-_TIMES = ("timestamp", "timestamp_ntz")
-#: Whole numbers that a column of this type holds exactly, up to here.
-_EXACT = {"float": 1 << 24, "double": 1 << 53}
+_MEMBER = re.compile("'((?:[^']|'')*)'")
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table as ``information_schema`` describes it; ``definition`` makes another
-    column that keeps the same values."""
+    """A column of the table as ``information_schema`` describes it.
+
+    ``length`` is in characters, in bytes for binary types; ``members`` are those of an ENUM;
+    ``definition`` makes another column that keeps the same values.
+    """
 
     name: str
     type: str
@@ -30,33 +30,9 @@ class TableColumn:
     defaulted: bool
     generated: bool
     collation: str = ""
-    characters: int | None = None
+    length: int | None = None
+    members: tuple[str, ...] | None = None
     definition: str = ""
-
-    @property
-    def exact_integers(self) -> int | None:
-        """The largest whole number up to which all are kept; None where the server refuses what
-        it can't keep."""
-        return _EXACT.get(self.type)
-
-    @property
-    def cut_text(self) -> str | None:
-        """A pattern of the texts that the server would round or cut in silence; None for columns
-        that keep or refuse every text."""
-        if self.type == "date":
-            return "[0-9][ T].*[1-9]"
-        digits = self.fraction_digits
-        if digits is None:
-            return None
-        finer = rf"\.[0-9]{{{digits}}}[0-9]*[1-9]"
-        return finer if self.type in ("datetime", "timestamp", "time") else f"{finer}|[0-9.][eE]"
-
-    @property
-    def fraction_digits(self) -> int | None:
-        """Decimals of seconds, or of a DECIMAL; None for other types."""
-        if self.type in ("datetime", "timestamp", "time"):
-            return self.time_digits
-        return self.scale if self.type == "decimal" else 0 if self.type.endswith("int") else None
 
 
 @dataclass(frozen=True)
@@ -78,6 +54,18 @@ def quoted(identifier: str) -> str:
 
 def read_shape(connection: Any, database: str, table: str) -> TableShape:
     """The table's shape; ConfigError if there is no such table."""
+    found = find_shape(connection, database, table)
+    if found is None:
+        raise ConfigError(
+            f"there is no table {quoted(database)}.{quoted(table)}",
+            next_step="create it, InnoDB, with a column for each column of the frame, or pass "
+            "create_table=True",
+        )
+    return found
+
+
+def find_shape(connection: Any, database: str, table: str) -> TableShape | None:
+    """The table's shape, None if there is no such table."""
     found = _rows(
         connection,
         "SELECT table_schema, table_name, engine, table_type FROM information_schema.tables "
@@ -86,10 +74,7 @@ def read_shape(connection: Any, database: str, table: str) -> TableShape:
         table,
     )
     if not found:
-        raise ConfigError(
-            f"there is no table {quoted(database)}.{quoted(table)}",
-            next_step="create it, InnoDB, with a column for each column of the frame",
-        )
+        return None
     schema, name, engine, kind = found[0]
     columns = _rows(
         connection,
@@ -119,9 +104,14 @@ def _column(row: Sequence[Any]) -> TableColumn:
         default is not None or "auto_increment" in extra or "default_generated" in extra,
         "generated" in extra.replace("default_generated", ""),
         collation or "",
-        length if kind.lower() in ("char", "varchar") else None,
+        length,
+        _members(full) if kind.lower() == "enum" else None,
         f"{full} CHARACTER SET {charset} COLLATE {collation}" if charset else full,
     )
+
+
+def _members(column_type: str) -> tuple[str, ...]:
+    return tuple(member.replace("''", "'") for member in _MEMBER.findall(column_type))
 
 
 def _unique(connection: Any, schema: str, table: str) -> dict[str, tuple[str, ...]]:
@@ -174,128 +164,6 @@ def _refuse_unless(name: str, what: str, allow: Sequence[str]) -> None:
             "of them, so an old run is not fenced",
             next_step="write to a server with one primary; if you are sure that never two runs "
             f"are alive, pass allow=[{name!r}]",
-        )
-
-
-def check_table(
-    shape: TableShape, columns: Sequence[Column], key: Sequence[str] | None, allow: Sequence[str]
-) -> dict[str, TableColumn]:
-    """The table's column of each column of the frame; ``key`` is None for an append.
-
-    ConfigError names what can't be written unharmed.
-    """
-    where = f"table {quoted(shape.database)}.{quoted(shape.name)}"
-    if shape.kind != "BASE TABLE" or shape.engine != "InnoDB":
-        raise ConfigError(
-            f"{where} is a {shape.kind} of engine {shape.engine or 'none'}: only InnoDB can take "
-            "rows and ledger entry in one transaction",
-            next_step=f"ALTER TABLE {quoted(shape.name)} ENGINE=InnoDB",
-        )
-    matched = {column.name: _match(shape, column, where) for column in columns}
-    taken = {column.name for column in matched.values()}
-    if len(taken) < len(matched):
-        raise ConfigError(
-            f"two columns of the frame are one column of {where}: names there have no case",
-            next_step="rename or drop one of them",
-        )
-    _check_left_out(shape, taken, where)
-    if key is not None:
-        _check_key(shape, [matched[name].name for name in key], allow, where)
-        _warn_collation(shape, [matched[name] for name in key], where)
-    return matched
-
-
-def _match(shape: TableShape, column: Column, where: str) -> TableColumn:
-    by_lower = {name.lower(): found for name, found in shape.columns.items()}
-    found = by_lower.get(column.name.lower())
-    if found is None:
-        near = difflib.get_close_matches(column.name.lower(), by_lower, 1)
-        hint = f"; did you mean {by_lower[near[0]].name!r}?" if near else ""
-        raise ConfigError(
-            f"{where} has no column {column.name!r}{hint}",
-            next_step="rename or drop the frame's column, or add it to the table",
-            column=column.name,
-        )
-    if found.generated:
-        raise ConfigError(
-            f"column {column.name!r} of {where} is generated by the server",
-            next_step="drop it from the frame",
-            column=column.name,
-        )
-    _refuse_rounding(column, found, where)
-    if column.type in _TIMES and found.type in ("date", "time", "year"):
-        raise ConfigError(
-            f"column {column.name!r} is a {column.type}, and {found.type} in {where}, which would "
-            "cut it silently",
-            next_step="cast it in the query, or make the table's column DATETIME(6)",
-            column=column.name,
-        )
-    return found
-
-
-def _refuse_rounding(column: Column, found: TableColumn, where: str) -> None:
-    inexact = (
-        (column.type in ("float", "double") and found.fraction_digits is not None)
-        or (column.type == "double" and found.type == "float")
-        or (column.type.startswith("decimal(") and found.type in _EXACT)
-    )
-    if inexact:
-        raise ConfigError(
-            f"column {column.name!r} is {column.type}, and {found.type} in {where}, which would "
-            "round it silently",
-            next_step=f"cast it in the query, or make the table's column "
-            f"{'DOUBLE' if column.type in _EXACT else column.type.upper()}",
-            column=column.name,
-        )
-
-
-def _warn_collation(shape: TableShape, key: Sequence[TableColumn], where: str) -> None:
-    for column in key:
-        if column.collation and not column.collation.endswith("_bin"):
-            LOGGER.warning(
-                "column %r of %s, part of the key, compares by %s: texts that it takes for equal "
-                "(by case, accents or trailing spaces) are one row there, and different keys for "
-                "Spark, of which the last one written stays",
-                column.name,
-                where,
-                column.collation,
-            )
-
-
-def _check_left_out(shape: TableShape, taken: set[str], where: str) -> None:
-    missing = [
-        column.name
-        for column in shape.columns.values()
-        if column.name not in taken
-        and not (column.nullable or column.defaulted or column.generated)
-    ]
-    if missing:
-        raise ConfigError(
-            f"{where} needs a value for {', '.join(map(repr, missing))}, which the frame does not "
-            "have",
-            next_step="add the column to the frame, or give it a default in the table",
-        )
-
-
-def _check_key(shape: TableShape, key: Sequence[str], allow: Sequence[str], where: str) -> None:
-    indexes = {name: sorted(columns) for name, columns in shape.unique.items()}
-    if sorted(key) not in indexes.values():
-        raise ConfigError(
-            f"{where} has no primary key or unique index on exactly {list(key)}, so an upsert "
-            "would append",
-            next_step="add one: ALTER TABLE … ADD UNIQUE KEY ("
-            f"{', '.join(quoted(name) for name in key)})",
-        )
-    others = [
-        name
-        for name, columns in indexes.items()
-        if columns != sorted(key) and f"unique_key:{name}" not in allow
-    ]
-    if others:
-        raise ConfigError(
-            f"{where} has another unique index, {others[0]!r}: a row that meets it would overwrite "
-            "a stranger",
-            next_step=f"drop it, upsert by it, or pass allow=['unique_key:{others[0]}']",
         )
 
 

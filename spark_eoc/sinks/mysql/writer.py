@@ -9,6 +9,10 @@ from spark_eoc.sinks.mysql.address import parse_url
 from spark_eoc.sinks.mysql.sink import MySQLSink
 from spark_eoc.sinks.writer import Writer, WriterOptions
 
+#: Into how many partitions rows are put by their key, where the user does not say. It is fixed,
+#: because it must be the same when a batch is run again.
+NUM_PARTITIONS = 8
+
 
 class MySQLWriter(Writer):
     """Writes each batch to one InnoDB table exactly once.
@@ -21,10 +25,25 @@ class MySQLWriter(Writer):
     the environment variable ``SPARK_EOC_MYSQL_PASSWORD``, and is shown nowhere. ``mode`` is
     ``append`` or ``upsert``; an upsert needs ``key``, the columns of a primary key or unique index,
     and may ``merge`` other columns by ``replace`` (default), ``add``, ``min``, ``max``, ``keep`` or
-    ``coalesce``. ``create_table`` makes a table where there is none. ``nan`` is ``error`` or
-    ``null``. ``allow`` names what is refused otherwise: ``galera``, ``tidb``, ``multi_primary``,
-    ``unique_key:<index>``. ``ledger`` begins the names of the ledger's tables. Errors
-    that may pass, such as dead-locks or a server that restarts, are tried again for
+    ``coalesce``.
+
+    ``delete_when`` is a condition of Spark's SQL over the frame's columns: a row for which it is
+    true deletes its key (NULL is not true). ``order_by`` names the columns that put a batch's rows
+    of one key in order, and they count as if applied one after another; batches follow each other
+    as they come. Rows of a key that differ and which ``order_by`` leaves equal, or which have none,
+    are refused: a shuffle leaves no order of arrival. With either, rows are always partitioned by
+    ``key`` (``num_partitions``, 8, must stay the same over restarts), and bad rows can't be put
+    aside, since an older row of the key would win.
+
+    ``columns`` gives the table's names of the frame's columns, ``{"user": "user_id"}``, and None
+    for those that are not written, ``{"op": None}``; all other arguments name the frame's columns.
+    Columns that only the table has take their default. ``create_table`` makes a table where there
+    is none, with ``key`` as its primary key; ``add_columns`` adds to the table what it lacks, as
+    columns that may be NULL. Nothing else of a table is ever changed.
+
+    ``nan`` is ``error`` or ``null``. ``allow`` names what is refused otherwise: ``galera``,
+    ``tidb``, ``multi_primary``, ``unique_key:<index>``. ``ledger`` begins the names of the ledger's
+    tables. Errors that may pass, such as dead-locks or a server that restarts, are tried again for
     ``retry_minutes``.
 
     With ``atomicity="batch"`` tasks stage their rows in a table of the ledger, and the driver moves
@@ -51,7 +70,10 @@ class MySQLWriter(Writer):
         merge: Mapping[str, str] | None = None,
         *,
         delete_when: str | None = None,
+        order_by: str | Sequence[str] = (),
+        columns: Mapping[str, str | None] | None = None,
         create_table: bool = False,
+        add_columns: bool = False,
         nan: str = "error",
         password: str | None = None,
         allow: Sequence[str] = (),
@@ -71,15 +93,18 @@ class MySQLWriter(Writer):
         if isinstance(key, str) or isinstance(partition_by, str):
             raise ConfigError("key and partition_by are lists", next_step='write key=["column"]')
         _check_mode(mode, key, merge)
-        if delete_when is not None:
-            raise ConfigError(
-                "delete_when is not built yet", next_step="leave it out, and mark deleted rows"
-            )
         if dead_letter_table is not None and on_bad_row != "dead_letter":
             raise ConfigError(
                 'dead_letter_table belongs to on_bad_row="dead_letter"',
                 next_step='pass on_bad_row="dead_letter" with it, or leave it out',
             )
+        order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        ordered = delete_when is not None or bool(order_by)
+        if ordered:
+            _check_ordered(mode, on_bad_row)
+            partitioning = "hash"
+            num_partitions = num_partitions or NUM_PARTITIONS
+            partition_by = _within(partition_by, key)
         if nan not in ("error", "null"):
             raise ConfigError(f"nan={nan!r} is not known", next_step="use error or null")
         sink = MySQLSink(
@@ -94,6 +119,10 @@ class MySQLWriter(Writer):
             budget_s=retry_minutes * 60,
             create_table=create_table,
             dead_letter_table=dead_letter_table,
+            add_columns=add_columns,
+            columns=dict(columns or {}),
+            delete_when=delete_when,
+            order_by=order_by,
         )
         options = WriterOptions(
             writer_id=writer_id,
@@ -122,3 +151,29 @@ def _check_mode(mode: str, key: Sequence[str], merge: Mapping[str, str] | None) 
             'key and merge belong to mode="upsert"',
             next_step='pass mode="upsert", or leave them out',
         )
+
+
+def _check_ordered(mode: str, on_bad_row: str) -> None:
+    if mode != "upsert":
+        raise ConfigError(
+            'delete_when and order_by belong to mode="upsert"',
+            next_step='pass mode="upsert" and key=["column"], or leave them out',
+        )
+    if on_bad_row == "dead_letter":
+        raise ConfigError(
+            'on_bad_row="dead_letter" does not go with delete_when or order_by: with the newest '
+            "row of a key put aside, an older one would win",
+            next_step='use on_bad_row="fail"',
+        )
+
+
+def _within(partition_by: Sequence[str], key: Sequence[str]) -> Sequence[str]:
+    """By what to partition so that all rows of a key meet: the key, or some of its columns."""
+    strange = [name for name in partition_by if name not in key]
+    if strange:
+        raise ConfigError(
+            f"partition_by names {strange[0]!r}, which is not part of the key: with delete_when or "
+            "order_by all rows of a key must meet in one partition",
+            next_step="leave partition_by out, or name columns of the key",
+        )
+    return partition_by or key

@@ -1,0 +1,197 @@
+"""What the rows of a change stream leave behind when they are applied one after another.
+
+A unit holds every row of a key that its batch has, so what a key's rows amount to is decided
+before anything is sent: which keys are deleted, and which rows are then written. Pure, and by
+Arrow's kernels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eoc.errors import BadRowError
+from spark_eoc.sinks.rows import Rows
+
+#: The mark of the rows that delete their key.
+DELETED = "__spark_eoc_deleted"
+#: Labels of :func:`labels`.
+WRITE, DELETE, SKIP = b"w", b"d", b"-"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """First ``deleted`` goes: the key columns of each key that some row deletes, in order of the
+    keys. Then ``written``, in that order, with several rows of a key where ``merge`` needs them."""
+
+    deleted: pa.Table
+    written: Rows
+
+
+def arranged(rows: Rows, key: Sequence[str], order_by: Sequence[str]) -> Rows:
+    """The rows by key, and those of one key by ``order_by``."""
+    names = [*key, *(name for name in order_by if name not in key)]
+    return rows.take(pc.sort_indices(rows.table, [(name, "ascending") for name in names]))
+
+
+def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Changes:
+    """What ``rows``, as :func:`arranged` gives them, amount to; ``last_only`` where a row replaces
+    all that came before it.
+
+    BadRowError where ``order_by`` does not tell which of two different rows of a key comes last.
+    """
+    groups = _checked(rows, key, order_by, last_only=last_only)
+    keep = groups.written(last_only=last_only)
+    deleted = rows.table.select(list(key)).take(_numbers_where(groups.deletes()))
+    return Changes(deleted, rows if pc.all(keep).as_py() else rows.take(_numbers_where(keep)))
+
+
+def labels(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> pa.Array:
+    """The same as a label for each row, for rows that are all kept until later: ``DELETE`` where
+    the key is to be deleted first, ``WRITE`` where the row is then written, else ``SKIP``."""
+    groups = _checked(rows, key, order_by, last_only=last_only)
+    keep, count = groups.written(last_only=last_only), len(rows)
+    found = pc.if_else(keep, _repeated(WRITE, count), _repeated(SKIP, count))
+    return pc.if_else(groups.deletes(), _repeated(DELETE, count), found)
+
+
+def _repeated(label: bytes, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(label, pa.binary()), count)
+
+
+def _checked(
+    rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool
+) -> _Groups:
+    _refuse_unplaced(rows.table, "key", key)
+    _refuse_unplaced(rows.table, "order_by", order_by)
+    groups = _Groups(rows, key, order_by)
+    conflict = groups.conflict(last_only=last_only)
+    if conflict is not None:
+        raise _unordered(rows.table.slice(conflict, 1), key, order_by)
+    return groups
+
+
+class _Groups:
+    """The rows of each key, numbered from 0; each array has an entry for each row."""
+
+    def __init__(self, rows: Rows, key: Sequence[str], order_by: Sequence[str]) -> None:
+        table = rows.table
+        self._rows, self._table = len(rows), table
+        self._number = _counting(self._rows)
+        new_key = _changes(table, key)
+        new_place = pc.or_(new_key, _changes(table, order_by))
+        self._group, self._place = _numbered(new_key), _numbered(new_place)
+        last = _numbers_where(_next_is(new_key))
+        self._last = pc.take(last, self._group)
+        self._deleted = _deleted(rows)
+        self._last_delete = self._newest_delete()
+        other = pc.or_(_changes_of(rows.hashes), _first(self._rows))
+        both_deleted = pc.and_(self._deleted, _previous(self._deleted))
+        # A row that differs from the one before it, at the same place of the same key.
+        self._tied = pc.and_(pc.and_not(other, both_deleted), pc.invert(new_place))
+
+    def _newest_delete(self) -> pa.Array:
+        """The number of the key's last deleting row, -1 without one."""
+        numbers = pc.if_else(self._deleted, self._number, pa.scalar(-1, pa.int64()))
+        table = pa.table({"group": self._group, "number": numbers})
+        newest = table.group_by("group", use_threads=False).aggregate([("number", "max")])
+        newest = newest.sort_by("group").column("number_max")
+        return pc.take(newest, self._group)
+
+    def conflict(self, *, last_only: bool) -> int | None:
+        """A row whose order to the one before it decides, and is not known."""
+        if last_only:
+            matters = pc.equal(self._place, pc.take(self._place, self._last))
+        else:
+            matters = pc.greater_equal(self._number, self._last_delete)
+        found = pc.index(pc.and_(self._tied, matters), pa.scalar(True)).as_py()
+        return None if found < 0 else int(found)
+
+    def written(self, *, last_only: bool) -> pa.Array:
+        """True for the rows that are written: those after the key's last deleting row."""
+        after = pc.greater(self._number, self._last_delete)
+        return pc.and_(after, pc.equal(self._number, self._last)) if last_only else after
+
+    def deletes(self) -> pa.Array:
+        """True for one row of each key that is deleted."""
+        return pc.equal(self._number, self._last_delete)
+
+
+def _counting(count: int) -> pa.Array:
+    ones = pa.repeat(pa.scalar(1, pa.int64()), count)
+    return pc.subtract(pc.cumulative_sum(ones), pa.scalar(1, pa.int64()))
+
+
+def _numbered(starts: pa.Array) -> pa.Array:
+    """The number of the run that each row is in; ``starts`` is True where one begins."""
+    return pc.subtract(pc.cumulative_sum(pc.cast(starts, pa.int64())), pa.scalar(1, pa.int64()))
+
+
+def _numbers_where(mask: pa.Array) -> pa.Array:
+    return pc.indices_nonzero(mask).cast(pa.int64())
+
+
+def _changes(table: pa.Table, names: Sequence[str]) -> pa.Array:
+    """True where a row differs in these columns from the one before it, and for the first."""
+    found = _first(table.num_rows)
+    for name in names:
+        found = pc.or_(found, _changes_of(table.column(name)))
+    return found
+
+
+def _changes_of(column: pa.ChunkedArray) -> pa.Array:
+    differs = pc.not_equal(column.slice(0, len(column) - 1), column.slice(1))
+    return _whole(pa.array([True]), *_chunks(differs))
+
+
+def _first(count: int) -> pa.Array:
+    return _whole(pa.array([True]), pa.repeat(pa.scalar(False), count - 1))
+
+
+def _next_is(starts: pa.Array) -> pa.Array:
+    return _whole(starts.slice(1), pa.array([True]))
+
+
+def _previous(mask: pa.Array) -> pa.Array:
+    return _whole(pa.array([False]), mask.slice(0, len(mask) - 1))
+
+
+def _deleted(rows: Rows) -> pa.Array:
+    if rows.marks is None:
+        return pa.repeat(pa.scalar(False), len(rows))
+    return _whole(*rows.marks.column(DELETED).chunks)
+
+
+def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _whole(*parts: pa.Array) -> pa.Array:
+    return pa.concat_arrays(list(parts))
+
+
+def _refuse_unplaced(table: pa.Table, option: str, names: Sequence[str]) -> None:
+    for name in names:
+        if pc.any(pc.is_null(table.column(name), nan_is_null=True)).as_py():
+            raise BadRowError(
+                f"column {name!r} of {option} holds NULL or NaN, which has no place in an order",
+                applied="nothing of this partition",
+                next_step="filter or coalesce it in the query",
+                column=name,
+            )
+
+
+def _unordered(row: pa.Table, key: Sequence[str], order_by: Sequence[str]) -> BadRowError:
+    (values,) = row.select(list(key)).to_pylist()
+    where = ", ".join(f"{name}={value!r:.80}" for name, value in values.items())
+    how = f"are equal in order_by={list(order_by)}" if order_by else "have no order_by"
+    return BadRowError(
+        f"the batch holds different rows of the key {where} which {how}, so which comes last is "
+        "not known",
+        applied="nothing of this partition",
+        next_step="pass order_by=[…], columns that put the rows of a key in one order; "
+        "replayable_socket gives one, offset, with includeOffset=true",
+    )
