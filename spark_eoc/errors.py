@@ -128,5 +128,9 @@ class BadRowError(SinkError):
     """The sink refuses a row for its content; names row and column."""
 
 
+class BatchTooLargeError(SinkError):
+    """A batch is larger than what the sink can make visible in one step; nothing was written."""
+
+
 class DeadLetterLimitError(SinkError):
     """More rows of one batch were refused than the limit allows."""

@@ -73,6 +73,8 @@ FAILPOINTS: dict[str, str] = {
     "mysql.publish_after_commit": "the batch is published, the driver has not gone on",
     "redis.before_chunk": "the partition is read, this chunk is not sent",
     "redis.after_chunk": "a chunk is applied, more may follow",
+    "redis.before_stage": "the partition is read, this chunk is not staged",
+    "redis.after_stage": "the partition is staged, the task has not returned",
     "redis.after_unit": "the unit is applied, the task has not returned",
 }
 

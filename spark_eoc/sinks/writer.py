@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from spark_eoc.errors import (
     BadRowError,
+    BatchTooLargeError,
     ConfigError,
     DeadLetterLimitError,
     FencedError,
@@ -64,6 +65,7 @@ _REFUSALS: dict[str, type[SparkEocError]] = {
         SinkBehindError,
         BadRowError,
         DeadLetterLimitError,
+        BatchTooLargeError,
         SinkUnavailableError,
     )
 }

@@ -41,6 +41,7 @@ _ONLY = {
     "batch": (
         "batch.before_publish", "batch.after_publish", "mysql.before_stage", "mysql.after_stage",
         "mysql.publish_after_rows", "mysql.publish_before_commit", "mysql.publish_after_commit",
+        "redis.before_stage", "redis.after_stage",
     ),
 }  # fmt: skip
 _FIRE_TIMEOUT_S = 180.0

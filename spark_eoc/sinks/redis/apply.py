@@ -18,7 +18,7 @@ from spark_eoc.sinks.entries import (
     Unit,
     UnitEntry,
 )
-from spark_eoc.sinks.ledger import decide_after_error, fenced, mismatch
+from spark_eoc.sinks.ledger import decide_after_error, mismatch
 from spark_eoc.sinks.redis.keys import (
     COMPLETE,
     HALF,
@@ -29,15 +29,13 @@ from spark_eoc.sinks.redis.keys import (
     unit_text,
 )
 from spark_eoc.sinks.redis.lua_chunk import chunk_script
+from spark_eoc.sinks.redis.outcomes import bad_row, fenced_or_behind, refused
 from spark_eoc.sinks.redis.refusal import RowRefusedError
 from spark_eoc.sinks.redis.replicas import TooFewReplicasError
-from spark_eoc.sinks.redis.resp import bulk
 from spark_eoc.sinks.redis.server import PassingError, Patience, Script, text
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import Window, refuse_bad_rows
 from spark_eoc.sinks.rows import Rows
-
-_SHOWN_KEY_BYTES = 100
 
 
 class UnitWriter:
@@ -91,7 +89,7 @@ class UnitWriter:
             if outcome is None or isinstance(error, TooFewReplicasError):
                 self._patience.wait(error)
         except SinkUnavailableError as unavailable:
-            return _refused(unavailable)
+            return refused(unavailable)
         return outcome
 
     def _write_from(self, client: redis.Redis) -> Outcome:
@@ -139,10 +137,10 @@ class UnitWriter:
         if answer == "MOVED":
             return self._resume(text(facts[0]))
         if answer == "FENCED":
-            return self._fenced(text(facts[0]))
+            return fenced_or_behind(self._unit, text(facts[0]))
         if answer == "HALF":
             entry, problem = map(text, facts)
-            return _refused(half_applied(self._unit.partition, entry, problem))
+            return refused(half_applied(self._unit.partition, entry, problem))
         if answer == "BAD":
             row = self._next_window().row(self._start + int(facts[0]) - 1)
             return self._bad_row(row, None, text(facts[1]))
@@ -160,7 +158,7 @@ class UnitWriter:
         try:
             entry = parse_unit(self._unit.partition, entry_text) if entry_text else None
         except HalfAppliedError as error:
-            return _refused(error)
+            return refused(error)
         if entry is None or entry.batch_id < self._unit.batch_id:
             self._window, self._done, self._expected = None, Fingerprint(), ""
             return None
@@ -180,48 +178,16 @@ class UnitWriter:
         self, window: Window, end: int, entry: str
     ) -> tuple[int, list[bytes | memoryview]]:
         """How many keys and arguments the script gets for ``[_start, end)``, and these."""
-        unit, start = self._unit, self._start
-        n, names = end - start, window.operations.names
+        unit = self._unit
         half = unit_text(unit.batch_id, self._done, HALF)
         head = [unit.token, unit.batch_id, unit.partition, self._expected, half, entry]
-        head += [n, len(names), self._ttl()]
-        parts = [
-            bulk(b"%d" % (n + 2), self._keys.control.encode(), self._keys.units.encode()),
-            window.keys(start, end),
-            bulk(*(str(value).encode() for value in head)),
-            *window.values(start, end),
-        ]
-        return 3 + n + len(head) + window.value_count(start, end), parts
-
-    def _ttl(self) -> str:
-        ttl = self._command.ttl
-        return "" if ttl is None else str(ttl) if isinstance(ttl, int) else "column"
-
-    def _fenced(self, epoch: str) -> Refused:
-        if epoch and int(epoch) >= self._unit.epoch:
-            return fenced(self._unit)
-        return Refused(
-            "SinkBehindError",
-            f"Redis went back to an older state while batch {self._unit.batch_id} was written: its "
-            f"ledger shows epoch {epoch or 'nothing'} and this call opened epoch "
-            f"{self._unit.epoch}",
-            "what that older state holds",
-            "restart the query; it will be refused if batches are missing in Redis, and then a "
-            "checkpoint as old as the sink must be restored",
-        )
+        own = (self._keys.control, self._keys.units)
+        return window.arguments(own, head, self._command.ttl_argument, self._start, end)
 
     def _bad_row(self, row: int, column: str | None, reason: str) -> Refused:
         key = self._command.key.render(self._rows.table.slice(row, 1))[0].as_py()
-        shown = "NULL" if key is None else repr(key[:_SHOWN_KEY_BYTES])[1:]
         where = f"column {column!r}" if column else f"command={self._command.name!r}"
-        return Refused(
-            "BadRowError",
-            f"a row for key {shown} of partition {self._unit.partition}, batch "
-            f"{self._unit.batch_id}, can't be written: {where}: {reason}",
-            f"the partition's first {self._done.rows} rows; nothing of the chunk with this row",
-            "mend the row in the query (filter or coalesce it) or the key in Redis, then restart",
+        applied = (
+            f"the partition's first {self._done.rows} rows; nothing of the chunk with this row"
         )
-
-
-def _refused(error: HalfAppliedError | SinkUnavailableError) -> Refused:
-    return Refused(type(error).__name__, error.what, error.applied, error.next_step)
+        return bad_row(self._unit, key, f"{where}: {reason}", applied)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -10,7 +11,12 @@ from redis.exceptions import ResponseError
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.commands import Command
-from spark_eoc.sinks.redis.lua_probe import LEDGER_COMMANDS, PROBE_SCRIPT
+from spark_eoc.sinks.redis.lua_probe import (
+    LEDGER_COMMANDS,
+    PROBE_SCRIPT,
+    STAGING_COMMANDS,
+    UNNAMED_KEY_SCRIPT,
+)
 from spark_eoc.sinks.redis.server import LOGGER, PassingError, may_pass, run_script
 
 _FLOOR = (6, 2)
@@ -33,15 +39,43 @@ def probe(client: redis.Redis, command: Command, ledger: str) -> None:
         lines.append("SET K 1 EX 100")
     elif command.ttl is not None:
         lines.append("EXPIRE K 100")
+    _probe(client, ledger, lines, f"command={command.name!r}")
+
+
+def check_batch(client: redis.Redis, ledger: str) -> None:
+    """Raises ConfigError for a server on which no script can publish a whole batch."""
+    info: dict[str, Any] = client.info("cluster")
+    if info.get("cluster_enabled"):
+        raise ConfigError(
+            'this Redis is a Cluster, and atomicity="batch" needs one script that writes every key',
+            applied="nothing",
+            next_step='use atomicity="partition", or a Redis without cluster mode',
+        )
+    _probe(client, ledger, STAGING_COMMANDS, 'atomicity="batch"')
+    named, unnamed = _probe_keys(ledger)
+    reply = run_script(client, UNNAMED_KEY_SCRIPT, [named], [unnamed])
+    if reply[0] != "OK":
+        raise ConfigError(
+            f"this Redis lets no script write a key that the call did not name: {reply[1]}",
+            applied="nothing",
+            next_step='use atomicity="partition"',
+        )
+
+
+def _probe_keys(ledger: str) -> list[str]:
     name = f"{ledger}:probe:{secrets.token_hex(8)}"
-    reply = run_script(client, PROBE_SCRIPT, [f"{{{name}}}:ledger", f"{{{name}}}:target"], lines)
+    return [f"{{{name}}}:ledger", f"{{{name}}}:target"]
+
+
+def _probe(client: redis.Redis, ledger: str, lines: Sequence[str], what: str) -> None:
+    reply = run_script(client, PROBE_SCRIPT, _probe_keys(ledger), lines)
     if reply[0] == "OK":
         return
     _, verb, problem = reply
     if may_pass(problem):
         raise PassingError(problem)
     raise ConfigError(
-        f"Redis refuses {verb}, which command={command.name!r} needs: {problem}",
+        f"Redis refuses {verb}, which {what} needs: {problem}",
         applied="nothing",
         next_step=f"allow this user {verb} on the target's keys and on the ledger's, {ledger}:*",
     )

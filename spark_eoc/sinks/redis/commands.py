@@ -94,6 +94,13 @@ class Command:
         """What the command is made of."""
         return KINDS[self.name]
 
+    @property
+    def ttl_argument(self) -> str:
+        """The TTL as scripts take it: "" for none, seconds, or "column"."""
+        if self.ttl is None:
+            return ""
+        return str(self.ttl) if isinstance(self.ttl, int) else "column"
+
     def inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns that become arguments, in the order in which the script takes them."""
         if self.kind.takes == "value":

@@ -2,10 +2,13 @@
 
 Per writer three hashes, ``<prefix>:{<sha256 of the writer_id>}:control``, ``:units`` (field
 partition) and ``:history`` (field batch id). The braces keep the three on one Cluster node. None
-has a TTL.
+has a TTL. In batch atomicity there are also a hash for each staged partition,
+``:staging:<staging id>`` (field number of the chunk, and ``entry``), and the set ``:staging`` of
+them all, with members ``<epoch>:<batch id>:<staging id>``.
 
 A unit entry is ``<batch id>|<fingerprint>|<state>``. State ``half`` is set by the first write of
-a chunk and replaced by its last: found there later, the chunk failed between the two.
+a chunk and replaced by its last: found there later, the chunk failed between the two. In batch
+atomicity there are no units, and what publishes a batch does so with field ``-1``.
 """
 
 from __future__ import annotations
@@ -18,22 +21,30 @@ from spark_eoc.errors import HalfAppliedError
 from spark_eoc.sinks.entries import Completed, Control, Fingerprint, UnitEntry, ledger_key
 
 COMPLETE, PARTIAL, HALF = "complete", "partial", "half"
+#: In place of a partition: a whole batch that is published at once.
+BATCH = -1
 
 
 @dataclass(frozen=True)
 class LedgerKeys:
-    """The three keys of one writer; ``waited`` is what :mod:`~.replicas` writes, if anything."""
+    """The keys of one writer; ``waited`` is what :mod:`~.replicas` writes, if anything."""
 
     control: str
     units: str
     history: str
     waited: str
+    staging: str
 
     @classmethod
     def of(cls, prefix: str, writer_id: str) -> LedgerKeys:
         """For the ledger under ``prefix``."""
         base = f"{prefix}:{{{ledger_key(writer_id).hex()}}}"
-        return cls(*(f"{base}:{name}" for name in ("control", "units", "history", "waited")))
+        names = ("control", "units", "history", "waited", "staging")
+        return cls(*(f"{base}:{name}" for name in names))
+
+    def staged(self, staging_id: str) -> str:
+        """The hash of one staged partition."""
+        return f"{self.staging}:{staging_id}"
 
 
 def control_fields(writer_id: str, control: Control) -> dict[str, str]:
@@ -76,6 +87,8 @@ def parse_unit(partition: int, text: str) -> UnitEntry:
 def half_applied(partition: int, text: str, problem: str = "") -> HalfAppliedError:
     """The error of a chunk that failed after its first write."""
     batch_id, fingerprint, _ = text.split("|")
+    if partition == BATCH:
+        return _half_published(int(batch_id), problem)
     done = Fingerprint.parse(fingerprint).rows
     return HalfAppliedError(
         f"a chunk of partition {partition} of batch {batch_id} failed in Redis after its first "
@@ -87,6 +100,17 @@ def half_applied(partition: int, text: str, problem: str = "") -> HalfAppliedErr
         partition=partition,
         batch_id=int(batch_id),
         rows_done=done,
+    )
+
+
+def _half_published(batch_id: int, problem: str) -> HalfAppliedError:
+    return HalfAppliedError(
+        f"the script that publishes batch {batch_id} failed in Redis after its first "
+        f"write{f' ({problem})' if problem else ''}",
+        applied="an unknown part of the batch",
+        next_step="compare the batch's keys with the source and undo its writes by hand, then "
+        f"delete field {BATCH} of the ledger's units hash and restart the query",
+        batch_id=batch_id,
     )
 
 

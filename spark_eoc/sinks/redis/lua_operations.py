@@ -39,6 +39,7 @@ local function whole(i, text)
   if not string.find(text, '^%-?[1-9]%d*$') then
     return {'BAD', i, 'the present value is not a whole number'}
   end
+  if #text < 19 then return nil end
   local digits = string.gsub(text, '^%-', '')
   if #digits > 19 or (#digits == 19 and digits > '4611686018427387903') then
     return {'BAD', i, 'the present value is not within 2^62'}
@@ -130,7 +131,7 @@ end
 _INCRBY = """
 local function validate(i)
   local value = try('GET', KEYS[i + 2])
-  return problem(i, value) or counter(i, value, '', ARGV[COLUMNS + i])
+  return problem(i, value) or counter(i, value, nil, ARGV[COLUMNS + i])
 end
 local function write(i)
   call('INCRBY', KEYS[i + 2], ARGV[COLUMNS + i])
@@ -141,7 +142,7 @@ end
 _INCRBYFLOAT = """
 local function validate(i)
   local value = try('GET', KEYS[i + 2])
-  return problem(i, value) or double(i, value, '', ARGV[COLUMNS + i])
+  return problem(i, value) or double(i, value, nil, ARGV[COLUMNS + i])
 end
 local function write(i)
   call('INCRBYFLOAT', KEYS[i + 2], ARGV[COLUMNS + i])

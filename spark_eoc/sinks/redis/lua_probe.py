@@ -14,6 +14,22 @@ from __future__ import annotations
 #: What the ledger itself needs, for the probe's first key.
 LEDGER_COMMANDS = ("HSET L f 1", "HGET L f", "HMGET L f", "HGETALL L", "HKEYS L", "HDEL L f")
 
+#: What batch atomicity needs besides, on keys of the ledger.
+STAGING_COMMANDS = (
+    "HSET L f 1", "HLEN L", "HEXISTS L f", "DEL L", "SADD L m", "SMEMBERS L", "SREM L m"
+)  # fmt: skip
+
+#: KEYS 1 and ARGV 1: two keys that no one uses. The second is written though it is not named as a
+#: key, as keys of staged rows are; {"OK"} or {"REFUSED", problem}.
+UNNAMED_KEY_SCRIPT = """
+local packed = cmsgpack.pack(KEYS, ARGV)
+local keys, arguments = cmsgpack.unpack(packed)
+local reply = redis.pcall('HSET', arguments[1], 'f', packed)
+redis.pcall('DEL', arguments[1])
+if type(reply) == 'table' and reply.err then return {'REFUSED', reply.err} end
+return {'OK'}
+"""
+
 PROBE_SCRIPT = """
 local failed
 for _, line in ipairs(ARGV) do

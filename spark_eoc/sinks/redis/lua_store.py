@@ -19,7 +19,10 @@ The control hash is written first, and by one command: if that is refused, nothi
 
 from __future__ import annotations
 
-STORE_SCRIPT = """
+#: The first part of the script, without a write: returns if anything is not as it was read, reads
+#: all arguments up to here by `take()`, and declares `store()`, which returns the problem of the
+#: first write if the server refuses it.
+CHECKED_STORE = """
 local at = 0
 local function take() at = at + 1; return ARGV[at] end
 
@@ -48,23 +51,34 @@ if found ~= expected then return {'CHANGED'} end
 local reset, below = take(), tonumber(take())
 local fields = {}
 for f = 1, 2 * tonumber(take()) do fields[f] = take() end
-local set = redis.pcall('HSET', KEYS[1], unpack(fields))
-if type(set) == 'table' and set.err then return {'REFUSED', set.err} end
-
-if reset ~= '' then redis.call('DEL', KEYS[2], KEYS[3]) end
 local completed, text = take(), take()
-if completed ~= '' then redis.call('HSET', KEYS[3], completed, text) end
-if below then
-  for _, old in ipairs(redis.call('HKEYS', KEYS[3])) do
-    if tonumber(old) < below then redis.call('HDEL', KEYS[3], old) end
+local control_key, units_key, history_key = KEYS[1], KEYS[2], KEYS[3]
+
+local function store()
+  local set = redis.pcall('HSET', control_key, unpack(fields))
+  if type(set) == 'table' and set.err then return set.err end
+  if reset ~= '' then redis.call('DEL', units_key, history_key) end
+  if completed ~= '' then redis.call('HSET', history_key, completed, text) end
+  if below then
+    for _, old in ipairs(redis.call('HKEYS', history_key)) do
+      if tonumber(old) < below then redis.call('HDEL', history_key, old) end
+    end
   end
-end
-if completed ~= '' then
-  for u = 1, #stored, 2 do
-    if tonumber(string.match(stored[u + 1], '^%d+')) < tonumber(completed) then
-      redis.call('HDEL', KEYS[2], stored[u])
+  if completed ~= '' then
+    for u = 1, #stored, 2 do
+      if tonumber(string.match(stored[u + 1], '^%d+')) < tonumber(completed) then
+        redis.call('HDEL', units_key, stored[u])
+      end
     end
   end
 end
+"""
+
+STORE_SCRIPT = (
+    CHECKED_STORE
+    + """
+local refused = store()
+if refused then return {'REFUSED', refused} end
 return {'OK'}
 """
+)

@@ -28,9 +28,10 @@ from spark_eoc.sinks.redis.resp import bulk, command
 LOGGER = logging.getLogger("spark_eoc.sinks.redis")
 #: What a server says while it can't do it now; as text, since scripts wrap it.
 _PASSING = re.compile(
-    r"\b(LOADING|BUSY|TRYAGAIN|MASTERDOWN|READONLY|NOREPLICAS|MISCONF|OOM|CLUSTERDOWN|"
-    r"max number of clients)\b"
+    r"\b(LOADING|BUSY|TRYAGAIN|MASTERDOWN|READONLY|NOREPLICAS|MISCONF|CLUSTERDOWN|"
+    r"maxmemory|max number of clients)\b"
 )
+_BY_UNITS = "what the ledger's unit entries say; the batch stays open"
 _Result = TypeVar("_Result")
 
 
@@ -41,9 +42,12 @@ class PassingError(Exception):
 class Patience:
     """Tries again what may pass, until the budget is used up; the waits grow and are jittered."""
 
-    def __init__(self, address: RedisAddress, what: str, budget_s: float) -> None:
+    def __init__(
+        self, address: RedisAddress, what: str, budget_s: float, applied: str = _BY_UNITS
+    ) -> None:
         self._address = address
         self._what = what
+        self._applied = applied
         self._deadline = time.monotonic() + budget_s
         self._pause_s = 0.05
 
@@ -57,7 +61,7 @@ class Patience:
         if not _may_pass(error) or time.monotonic() >= self._deadline:
             raise SinkUnavailableError(
                 f"Redis at {self._address.url} could not {self._what}: {text}",
-                applied="what the ledger's unit entries say; the batch stays open",
+                applied=self._applied,
                 next_step=_next_step(text),
             ) from None
         LOGGER.warning("Redis could not %s and is tried again: %s", self._what, text)
@@ -139,7 +143,7 @@ def may_pass(problem: str) -> bool:
 
 def _next_step(problem: str) -> str:
     for word, step in (
-        ("OOM", "raise maxmemory, or make room"),
+        ("maxmemory", "raise maxmemory, or make room"),
         ("READONLY", "point the writer at the primary"),
         ("MISCONF", "mend what keeps Redis from saving to its disk (see its log)"),
         ("NOPERM", "give the user the commands and the key pattern that the message names"),

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import redis
 
-from spark_eoc.sinks.entries import Control, LedgerView, Outcome, Unit, UnitEntry
+from spark_eoc.sinks.entries import Control, LedgerView, Outcome, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Close, Compare, Open
 from spark_eoc.sinks.redis.apply import UnitWriter
-from spark_eoc.sinks.redis.checks import check_server
+from spark_eoc.sinks.redis.checks import check_batch, check_server
 from spark_eoc.sinks.redis.keys import (
     LedgerKeys,
     completed_text,
@@ -23,10 +23,14 @@ from spark_eoc.sinks.redis.keys import (
 )
 from spark_eoc.sinks.redis.lua_store import STORE_SCRIPT
 from spark_eoc.sinks.redis.operations import arrange
+from spark_eoc.sinks.redis.publish import Publication, clear_staged
 from spark_eoc.sinks.redis.server import PassingError, Patience, run_script
+from spark_eoc.sinks.redis.stage import UnitStager
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.rows import Rows
-from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, Sink
+from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, PublishDecision, Sink
+
+_PUBLISHED = "all of the batch or nothing; the repeat tells which, and does the rest"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class RedisSink(Sink):
 
     #: What applies a unit; another class is for tests that break it.
     unit_writer: ClassVar[type[UnitWriter]] = UnitWriter
+    #: What publishes a batch; another class is for tests as well.
+    publication: ClassVar[type[Publication]] = Publication
 
     target: Target
 
@@ -96,6 +102,42 @@ class RedisSink(Sink):
 
         self._patience("close a batch").keep_trying(step)
 
+    def check_batch(self) -> None:
+        """See :meth:`Sink.check_batch`."""
+        ledger = self.target.ledger
+        self._patience("be checked").keep_trying(lambda client: check_batch(client, ledger))
+
+    def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
+        """See :meth:`Sink.stage`."""
+        keys = LedgerKeys.of(self.target.ledger, unit.writer_id)
+        return UnitStager(self.target, keys, unit, staging_id, rows).stage()
+
+    def publish(
+        self, writer_id: str, batch_id: int, staged: Sequence[Staged], decide: PublishDecision
+    ) -> None:
+        """See :meth:`Sink.publish`; refused above a size that keeps the script short."""
+
+        def step(client: redis.Redis) -> None:
+            while True:
+                seen = self._read(client, writer_id, batch_id)
+                _units_of(seen.units, batch_id)  # raises if an earlier try ended half-way
+                decision = decide(seen.view)
+                if decision is None or self._publish(client, seen, decision, staged):
+                    self.target.replicas.wait(client, seen.keys.waited)
+                    return
+
+        target = self.target
+        patience = Patience(target.address, "publish a batch", target.budget_s, _PUBLISHED)
+        patience.keep_trying(step)
+
+    def clear_staged(self, writer_id: str) -> None:
+        """See :meth:`Sink.clear_staged`; tried once."""
+
+        def step(client: redis.Redis) -> None:
+            clear_staged(client, LedgerKeys.of(self.target.ledger, writer_id))
+
+        Patience(self.target.address, "delete what was staged", 0.0).keep_trying(step)
+
     def arrange(self, rows: Rows) -> Rows:
         """By target key, so that chunks can go on after a shuffle."""
         return arrange(self.target.command, rows)
@@ -111,6 +153,14 @@ class RedisSink(Sink):
             pipe.hget(keys.history, str(batch_id))
             pipe.time()
             return _Seen.of(writer_id, keys, batch_id, pipe.execute())
+
+    def _publish(
+        self, client: redis.Redis, seen: _Seen, decision: Close, staged: Sequence[Staged]
+    ) -> bool:
+        arguments = [*seen.expected(), *_changes(seen.writer_id, decision)]
+        batch_id, epoch = decision.completed.batch_id, decision.control.epoch
+        publication = self.publication(self.target, seen.keys, batch_id, epoch, staged)
+        return publication.send(client, arguments)
 
     def _store(self, client: redis.Redis, seen: _Seen, decision: Open | Close) -> bool:
         """False if the ledger changed since it was read; nothing was stored then."""

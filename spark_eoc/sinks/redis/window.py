@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,6 +47,11 @@ class Window:
     def __len__(self) -> int:
         return len(self.operations)
 
+    @property
+    def width(self) -> int:
+        """Target key and values of one operation."""
+        return 1 + len(self.operations.columns)
+
     def row(self, operation: int) -> int:
         """The unit's first row that ``operation`` covers."""
         return self.base + self.operations.rows_before(operation)
@@ -70,6 +75,26 @@ class Window:
         ops = self.operations
         columns = len(ops.columns) + (ops.ttl is not None)
         return 2 * len(ops.names) + columns * (end - start)
+
+    def arguments(
+        self, own_keys: tuple[str, ...], head: Sequence[object], ttl: str, start: int, end: int
+    ) -> tuple[int, list[bytes | memoryview]]:
+        """How many keys and arguments a script gets for operations ``[start, end)``, and these.
+
+        ``own_keys``: two before the target keys, the others after them. ``head``: the first six
+        arguments; what lua_chunk says follows.
+        """
+        n, ops = end - start, self.operations
+        before, after = own_keys[:2], own_keys[2:]
+        whole_head = [*head, n, len(ops.names), ttl]
+        parts = [
+            bulk(b"%d" % (n + len(own_keys)), *(key.encode() for key in before)),
+            self.keys(start, end),
+            bulk(*(key.encode() for key in after), *(str(value).encode() for value in whole_head)),
+            *self.values(start, end),
+        ]
+        count = 1 + n + len(own_keys) + len(whole_head) + self.value_count(start, end)
+        return count, parts
 
 
 def refuse_bad_rows(target: Target, rows: Rows) -> None:

@@ -36,6 +36,9 @@ class RedisWriter(Writer):
     * ``wait_replicas``: how many replicas must have each unit and each step of the ledger before
       the writer goes on, 0. ``wait_timeout_ms``: how long it waits for them at a time, 1,000; too
       few are tried again for ``retry_minutes``, then SinkUnavailableError.
+    * ``atomicity="batch"``: tasks stage their rows under the ledger's prefix, and one script moves
+      all of a batch to its keys, or nothing. Up to 500,000 keys and values and 64 MiB a batch;
+      above that BatchTooLargeError is raised, with nothing written. Not on Cluster.
     * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
 
     Rows of one key are applied in the order in which they arrive in their partition for set,

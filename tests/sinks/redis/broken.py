@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from spark_eoc.sinks.entries import Outcome
 from spark_eoc.sinks.redis.apply import UnitWriter
+from spark_eoc.sinks.redis.publish import Publication
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.rows import Rows
 
@@ -53,3 +54,62 @@ class TokenlessSink(RedisSink):
     """Does not look at the control entry when it writes."""
 
     unit_writer: ClassVar[type[UnitWriter]] = _TokenlessWriter
+
+
+class _TokenlessPublication(Publication):
+    _fence = "if (control[f] or '') ~= take() then return {'CHANGED'} end"
+
+    def _source(self) -> str:
+        source = super()._source()
+        assert self._fence in source
+        return source.replace(self._fence, "take()")
+
+
+class TokenlessPublishingSink(RedisSink):
+    """Does not look at the control entry in the script that publishes."""
+
+    publication: ClassVar[type[Publication]] = _TokenlessPublication
+
+
+class _UncountedPublication(Publication):
+    _count = "if not whole or found ~= tonumber(rows) then"
+
+    def _source(self) -> str:
+        source = super()._source()
+        assert self._count in source
+        return source.replace(self._count, "if false then")
+
+
+class UncountedSink(RedisSink):
+    """Publishes what it finds staged, without counting it."""
+
+    publication: ClassVar[type[Publication]] = _UncountedPublication
+
+
+class _EagerPublication(Publication):
+    def _source(self) -> str:
+        source = super()._source()
+        check = "if bad and bad[1] == 'BAD' then"
+        assert check in source
+        return source.replace(check, "if not bad then write(i) end " + check)
+
+
+class EagerSink(RedisSink):
+    """Writes each operation as soon as it is validated."""
+
+    publication: ClassVar[type[Publication]] = _EagerPublication
+
+
+class HalfwaySink(RedisSink):
+    """Its script fails at the fifth operation, as a server might."""
+
+    class _Publication(Publication):
+        def _source(self) -> str:
+            source = super()._source()
+            loop = "for i = 1, n do write(i) end"
+            assert loop in source
+            return source.replace(
+                loop, "for i = 1, n do write(i) if i == 5 then error('boom') end end"
+            )
+
+    publication: ClassVar[type[Publication]] = _Publication

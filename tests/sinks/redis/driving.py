@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import sys
+import uuid
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from spark_eoc.failpoints import FailpointError
-from spark_eoc.sinks.entries import Call, Fingerprint, Outcome, Refused, Unit
-from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open
+from spark_eoc.sinks.entries import Applied, Call, Fingerprint, Outcome, Refused, Staged, Unit
+from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open, decide_publish
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.redis.target import Target
@@ -71,22 +72,25 @@ class Run:
             self._first = False
             self.control = decision.control
             self.reported: dict[int, Fingerprint] = {}
+            self.staged: dict[int, Staged] = {}
         return decision
 
     def apply(self, rows: Rows | dict[str, Any], partition: int = 0) -> Outcome:
         """What a task does with its partition."""
         rows = rows if isinstance(rows, Rows) else rows_of(rows)
         self.reported[partition] = rows.fingerprint()
-        control = self.control
-        unit = Unit(
+        return self.sink.apply(self.unit(rows, partition), self.sink.arrange(rows))
+
+    def unit(self, rows: Rows, partition: int) -> Unit:
+        """The right of the newest call to write these rows."""
+        return Unit(
             self.writer_id,
             partition,
             self.call.batch_id,
-            control.epoch,
-            control.token,
+            self.control.epoch,
+            self.control.token,
             rows.fingerprint(),
         )
-        return self.sink.apply(unit, self.sink.arrange(rows))
 
     def close(self) -> None:
         """Completes the batch with what the tasks reported."""
@@ -97,6 +101,34 @@ class Run:
                 view, units, self.reported, self.call, len(self.reported)
             ),
         )
+
+    def stage(self, rows: Rows | dict[str, Any], partition: int = 0) -> Outcome:
+        """What a task does with its partition in batch atomicity; each try has its own id."""
+        rows = rows if isinstance(rows, Rows) else rows_of(rows)
+        unit, staging_id = self.unit(rows, partition), uuid.uuid4().hex
+        outcome = self.sink.stage(unit, staging_id, self.sink.arrange(rows))
+        if isinstance(outcome, Applied):
+            self.staged[partition] = Staged(partition, staging_id, unit.fingerprint)
+        return outcome
+
+    def publish(self) -> None:
+        """Publishes the newest try of each partition."""
+        staged = list(self.staged.values())
+        self.sink.publish(
+            self.writer_id,
+            self.call.batch_id,
+            staged,
+            lambda view: decide_publish(view, staged, self.call, len(staged)),
+        )
+
+    def whole_batch(self, batch_id: int, *partitions: Rows | dict[str, Any]) -> list[Outcome]:
+        """A whole batch in batch atomicity, as the driver goes about it."""
+        self.open(batch_id, atomicity="batch")
+        self.sink.clear_staged(self.writer_id)
+        outcomes = [self.stage(rows, number) for number, rows in enumerate(partitions)]
+        self.publish()
+        self.sink.clear_staged(self.writer_id)
+        return outcomes
 
     def batch(self, batch_id: int, *partitions: Rows | dict[str, Any]) -> list[Outcome]:
         """A whole batch."""
