@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import ssl
@@ -18,6 +19,7 @@ from spark_eoc.errors import SinkError, SinkUnavailableError
 from spark_eoc.sinks.mysql.address import Address
 
 T = TypeVar("T")
+LOGGER = logging.getLogger("spark_eoc.sinks.mysql")
 
 #: Seconds that a transaction may idle, wait for a lock, or wait for the network.
 TIME_LIMIT_S = 10
@@ -30,8 +32,8 @@ _SQL_MODE = (
 )
 _SESSION = (
     "SET SESSION sql_mode='{mode}', time_zone='+00:00', autocommit=1, foreign_key_checks=1, "
-    "unique_checks=1, innodb_lock_wait_timeout={limit}, lock_wait_timeout={limit}, "
-    "net_read_timeout={limit}, net_write_timeout={limit}, {idle}={limit}"
+    "unique_checks=1, max_error_count=64, innodb_lock_wait_timeout={limit}, "
+    "lock_wait_timeout={limit}, net_read_timeout={limit}, net_write_timeout={limit}, {idle}={limit}"
 )
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -73,9 +75,30 @@ class Flavour:
         return not self.mariadb and self.version >= (8, 0, 20)
 
 
+#: Warnings and notes that say that a value was stored otherwise than it was given.
+HARM = frozenset({1263, 1264, 1265, 1292, 1300, 1364, 1365, 1366, 1406, 1411, 1441, 1690})
+
+
 class _Connection(pymysql.connections.Connection):  # type: ignore[misc]
-    """Without TLS options the client takes what the server offers, and checks no certificate. For
-    that, PyMySQL loads all of the system's certificates at each connection: 25 ms each."""
+    """Raises where a statement harmed a value with a warning or a note only.
+
+    Without TLS options the client takes what the server offers, and checks no certificate. For
+    that, PyMySQL loads all of the system's certificates at each connection: 25 ms each.
+    """
+
+    _result: Any
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        affected: int = super().query(sql, unbuffered)
+        result = self._result
+        if result.warning_count and result.description is None:
+            warnings = self.show_warnings()  # forgets the result
+            self._result = result
+            for level, code, text in warnings or ():
+                if code in HARM:
+                    raise pymysql.err.DataError(code, text)
+                LOGGER.debug("%s %s: %s", level, code, text)
+        return affected
 
     def _create_ssl_ctx(self, sslp: Any) -> Any:
         if sslp:

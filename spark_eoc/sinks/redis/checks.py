@@ -89,9 +89,9 @@ def _check_kind(info: dict[str, Any], command: Command) -> None:
             next_step="use Redis 6.2 or newer, or Valkey",
         )
     if command.name == "incrbyfloat" and version < (7, 0):
-        # Seen with 6.2.14: the server aborts after some tens of them in one script.
+        # Seen with 6.2.14: one is enough to crash the server, some time later.
         raise ConfigError(
-            f"Redis {info['redis_version']} crashes when a script runs INCRBYFLOAT many times",
+            f"Redis {info['redis_version']} crashes after a script has run INCRBYFLOAT",
             applied="nothing",
             next_step="use Redis 7.0 or newer, or hincrby with whole numbers",
         )

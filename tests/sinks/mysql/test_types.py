@@ -15,8 +15,6 @@ from spark_eoc.sinks.mysql import MySQLWriter
 from spark_eoc.testing.plugin import Database
 from tests.sinks.calls import Query
 
-pytestmark = pytest.mark.compat
-
 ODD = "it's \\ \"x\" `y` %s %% \x00 \n \x1a 😀 👩‍👩‍👧 é), ('z"
 
 #: Column, type of the table, expression of Spark, what MariaDB gives back.
@@ -61,18 +59,18 @@ def write(spark: SparkSession, writer: MySQLWriter, *selects: str) -> None:
     Query(spark).call(writer, spark.range(1).selectExpr(*selects), 0)
 
 
-def test_every_type_goes_round(mariadb: Database, spark: SparkSession) -> None:
+def test_every_type_goes_round(database: Database, spark: SparkSession) -> None:
     """M9, M11: with session, server and JVM in different zones."""
     columns = ", ".join(f"{name} {kind}" for name, kind, _, _ in TYPES)
-    mariadb.query(f"CREATE TABLE t ({columns}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
+    database.query(f"CREATE TABLE t ({columns}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    mariadb.query("SET GLOBAL time_zone='+05:30'")
+    database.query("SET GLOBAL time_zone='+05:30'")
     try:
-        write(spark, MySQLWriter(mariadb.url(), "t"), *[f"{e} AS {n}" for n, _, e, _ in TYPES])
+        write(spark, MySQLWriter(database.url(), "t"), *[f"{e} AS {n}" for n, _, e, _ in TYPES])
     finally:
-        mariadb.query("SET GLOBAL time_zone='SYSTEM'")
+        database.query("SET GLOBAL time_zone='SYSTEM'")
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-    connection = mariadb.connect()
+    connection = database.connect()
     with connection.cursor() as cursor:
         cursor.execute("SET time_zone='+00:00'")
         cursor.execute("SELECT * FROM t")
@@ -82,22 +80,24 @@ def test_every_type_goes_round(mariadb: Database, spark: SparkSession) -> None:
         assert value == expected, name
 
 
-def test_text_goes_round_and_never_becomes_sql(mariadb: Database, spark: SparkSession) -> None:
+def test_text_goes_round_and_never_becomes_sql(database: Database, spark: SparkSession) -> None:
     """M8: quotes, back-slashes, NUL, percent signs and 4-byte text, with and without NULLs in the
     same column, under a server's own ANSI_QUOTES."""
-    mariadb.query("CREATE TABLE t (id INT, v MEDIUMTEXT, w VARBINARY(400)) DEFAULT CHARSET=utf8mb4")
+    database.query(
+        "CREATE TABLE t (id INT, v MEDIUMTEXT, w VARBINARY(400)) DEFAULT CHARSET=utf8mb4"
+    )
     values = [ODD, "", "\\", "'", "''", "\\'", "');DROP TABLE t;--", None, "x" * 70_000]
     values += ["'" * n for n in range(9)]
     rows = [(i, v, None if v is None else v.encode()[:300]) for i, v in enumerate(values)]
-    mariadb.query("SET GLOBAL sql_mode='ANSI_QUOTES'")
+    database.query("SET GLOBAL sql_mode='ANSI_QUOTES'")
     try:
         batch = spark.createDataFrame(rows, "id INT, v STRING, w BINARY").repartition(2)
-        query, writer = Query(spark), MySQLWriter(mariadb.url(), "t")
+        query, writer = Query(spark), MySQLWriter(database.url(), "t")
         query.call(writer, batch.filter("v IS NOT NULL"), 0)
         query.call(writer, batch.filter("v IS NULL OR id < 3"), 1)
     finally:
-        mariadb.query("SET GLOBAL sql_mode=DEFAULT")
-    found = sorted(mariadb.query("SELECT id, v, w FROM t"))
+        database.query("SET GLOBAL sql_mode=DEFAULT")
+    found = sorted(database.query("SELECT id, v, w FROM t"))
     assert found == sorted([r for r in rows if r[1] is not None] + [rows[0], rows[1], rows[2]]
                            + [r for r in rows if r[1] is None])  # fmt: skip
 
@@ -106,22 +106,22 @@ NAMES = ["a%s", "b)", "values", "c`d", "e f", "select", "g.h", "ö", "%", "i'j",
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_awkward_names(mariadb: Database, spark: SparkSession, mode: str) -> None:
+def test_awkward_names(database: Database, spark: SparkSession, mode: str) -> None:
     """M5, M10: names with signs and reserved words, another order in the table, other case, and
     an extra column with a default."""
     quoted = ["`" + name.replace("`", "``") + "`" for name in NAMES]
     columns = ", ".join(f"{name} INT" for name in reversed(quoted))
-    mariadb.query(
+    database.query(
         f"CREATE TABLE `t%` (extra INT NOT NULL DEFAULT 7, {columns}, `Id` INT PRIMARY KEY)"
     )
     key = {"mode": "upsert", "key": ["id"]} if mode == "upsert" else {}
-    query, writer = Query(spark), MySQLWriter(mariadb.url(), "t%", **key)
+    query, writer = Query(spark), MySQLWriter(database.url(), "t%", **key)
     selects = ["cast(id as int) id", *[f"{n} AS {name}" for n, name in enumerate(quoted)]]
     query.call(writer, spark.range(2).selectExpr(*selects), 0)
     if mode == "upsert":
         selects[2] = f"99 AS {quoted[1]}"
         query.call(writer, spark.range(3).selectExpr(*selects), 1)
-    found = mariadb.query(f"SELECT {', '.join(quoted)}, extra FROM `t%` ORDER BY id")
+    found = database.query(f"SELECT {', '.join(quoted)}, extra FROM `t%` ORDER BY id")
     expected = list(range(len(NAMES)))
     if mode == "upsert":
         expected[1] = 99
@@ -129,14 +129,14 @@ def test_awkward_names(mariadb: Database, spark: SparkSession, mode: str) -> Non
 
 
 @pytest.mark.parametrize("value", ["double('NaN')", "double('inf')", "float('-inf')"])
-def test_nan_and_infinity_by_option(mariadb: Database, spark: SparkSession, value: str) -> None:
+def test_nan_and_infinity_by_option(database: Database, spark: SparkSession, value: str) -> None:
     """M7: refused by name, or NULL where it is asked for."""
-    mariadb.query("CREATE TABLE t (x DOUBLE)")
+    database.query("CREATE TABLE t (x DOUBLE)")
     with pytest.raises(BadRowError, match="column 'x' holds NaN or infinity"):
-        write(spark, MySQLWriter(mariadb.url(), "t"), f"{value} AS x")
-    assert mariadb.query("SELECT * FROM t") == []
-    write(spark, MySQLWriter(mariadb.url(), "t", nan="null", writer_id="n"), f"{value} AS x")
-    assert mariadb.query("SELECT * FROM t") == [(None,)]
+        write(spark, MySQLWriter(database.url(), "t"), f"{value} AS x")
+    assert database.query("SELECT * FROM t") == []
+    write(spark, MySQLWriter(database.url(), "t", nan="null", writer_id="n"), f"{value} AS x")
+    assert database.query("SELECT * FROM t") == [(None,)]
 
 
 BAD_ROWS = [
@@ -159,13 +159,13 @@ BAD_ROWS = [
 
 @pytest.mark.parametrize(("kind", "expression", "message"), BAD_ROWS)
 def test_a_value_that_would_be_harmed_is_refused(
-    mariadb: Database, spark: SparkSession, kind: str, expression: str, message: str
+    database: Database, spark: SparkSession, kind: str, expression: str, message: str
 ) -> None:
     """M8, M11: strict, also where the server alone would round silently; nothing is written."""
-    mariadb.query(f"CREATE TABLE t (x {kind})")
+    database.query(f"CREATE TABLE t (x {kind})")
     with pytest.raises(BadRowError, match=message):
-        write(spark, MySQLWriter(mariadb.url(), "t"), f"{expression} AS x")
-    assert mariadb.query("SELECT * FROM t") == []
+        write(spark, MySQLWriter(database.url(), "t"), f"{expression} AS x")
+    assert database.query("SELECT * FROM t") == []
 
 
 BAD_TARGETS = [
@@ -192,26 +192,26 @@ BAD_TARGETS = [
 
 @pytest.mark.parametrize(("ddl", "select", "message"), BAD_TARGETS)
 def test_what_cannot_be_written_is_refused_before_the_first_row(
-    mariadb: Database, spark: SparkSession, ddl: str, select: str, message: str
+    database: Database, spark: SparkSession, ddl: str, select: str, message: str
 ) -> None:
     """By name, with the next step, and without a ledger entry."""
-    mariadb.query(ddl)
+    database.query(ddl)
     with pytest.raises(ConfigError, match=message):
-        write(spark, MySQLWriter(mariadb.url(), "t"), *select.split(", "))
+        write(spark, MySQLWriter(database.url(), "t"), *select.split(", "))
 
 
 def test_another_unique_key_is_refused_unless_allowed(
-    mariadb: Database, spark: SparkSession
+    database: Database, spark: SparkSession
 ) -> None:
     """M6: an upsert that meets another unique key overwrites a stranger."""
-    mariadb.query("CREATE TABLE t (id INT PRIMARY KEY, mail VARCHAR(9), UNIQUE KEY m (mail))")
+    database.query("CREATE TABLE t (id INT PRIMARY KEY, mail VARCHAR(9), UNIQUE KEY m (mail))")
     how: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
     with pytest.raises(ConfigError, match="another unique index, 'm'"):
-        write(spark, MySQLWriter(mariadb.url(), "t", **how), "1 AS id", "'a' AS mail")
+        write(spark, MySQLWriter(database.url(), "t", **how), "1 AS id", "'a' AS mail")
     with pytest.raises(ConfigError, match="no primary key or unique index on exactly"):
-        write(spark, MySQLWriter(mariadb.url(), "t", mode="upsert", key=["id", "mail"]),
+        write(spark, MySQLWriter(database.url(), "t", mode="upsert", key=["id", "mail"]),
               "1 AS id", "'a' AS mail")  # fmt: skip
-    allowed = MySQLWriter(mariadb.url(), "t", allow=["unique_key:m"], **how)
+    allowed = MySQLWriter(database.url(), "t", allow=["unique_key:m"], **how)
     write(spark, allowed, "1 AS id", "'a' AS mail")
 
 
@@ -223,40 +223,40 @@ MERGES = [
 ]  # fmt: skip
 
 
-def test_merges(mariadb: Database, spark: SparkSession) -> None:
+def test_merges(database: Database, spark: SparkSession) -> None:
     """Each rule with and without NULL on either side, and two rows of one key in one batch."""
     names = [f"c{i}" for i in range(len(MERGES))]
-    mariadb.query(f"CREATE TABLE t (id INT PRIMARY KEY, {', '.join(f'{n} INT' for n in names)})")
+    database.query(f"CREATE TABLE t (id INT PRIMARY KEY, {', '.join(f'{n} INT' for n in names)})")
     merge = {name: rule for name, (rule, *_) in zip(names, MERGES, strict=True)}
-    writer = MySQLWriter(mariadb.url(), "t", mode="upsert", key=["id"], merge=merge)
+    writer = MySQLWriter(database.url(), "t", mode="upsert", key=["id"], merge=merge)
     query, schema = Query(spark), "id INT, " + ", ".join(f"{n} INT" for n in names)
     old, new = (1, *[m[1] for m in MERGES]), (1, *[m[2] for m in MERGES])
     query.call(writer, spark.createDataFrame([old], schema), 0)
     query.call(writer, spark.createDataFrame([new], schema), 1)
-    assert mariadb.query("SELECT * FROM t") == [(1, *[m[3] for m in MERGES])]
+    assert database.query("SELECT * FROM t") == [(1, *[m[3] for m in MERGES])]
     query.call(writer, spark.createDataFrame([(2, *old[1:]), (2, *new[1:])], schema).coalesce(1), 2)
-    assert mariadb.query("SELECT * FROM t WHERE id = 2") == [(2, *[m[3] for m in MERGES])]
+    assert database.query("SELECT * FROM t WHERE id = 2") == [(2, *[m[3] for m in MERGES])]
 
 
-def test_a_batch_beyond_max_allowed_packet(mariadb: Database, spark: SparkSession) -> None:
+def test_a_batch_beyond_max_allowed_packet(database: Database, spark: SparkSession) -> None:
     """M3: 5 MB in packets of 1 MiB; one row of 2 MB names the setting."""
-    mariadb.query("CREATE TABLE t (id INT, v LONGTEXT)")
-    mariadb.query("SET GLOBAL max_allowed_packet=1048576")
+    database.query("CREATE TABLE t (id INT, v LONGTEXT)")
+    database.query("SET GLOBAL max_allowed_packet=1048576")
     try:
-        query, writer = Query(spark), MySQLWriter(mariadb.url(), "t")
+        query, writer = Query(spark), MySQLWriter(database.url(), "t")
         query.call(writer, spark.range(50).selectExpr("cast(id as int) id",
                                                       "repeat('x', 100000) v"), 0)  # fmt: skip
         with pytest.raises(BadRowError, match="max_allowed_packet"):
             query.call(writer, spark.range(1).selectExpr("1 AS id", "repeat('x', 2000000) v"), 1)
     finally:
-        mariadb.query("SET GLOBAL max_allowed_packet=16777216")
-    assert mariadb.query("SELECT COUNT(*), SUM(LENGTH(v)) FROM t") == [(50, 5_000_000)]
+        database.query("SET GLOBAL max_allowed_packet=16777216")
+    assert database.query("SELECT COUNT(*), SUM(LENGTH(v)) FROM t") == [(50, 5_000_000)]
     query.call(writer, spark.range(1).selectExpr("1 AS id", "repeat('x', 2000000) v"), 1)
 
 
 @pytest.mark.parametrize("key", [[], ["st", "i"]])
 def test_a_created_table_keeps_every_type(
-    mariadb: Database, spark: SparkSession, key: list[str]
+    database: Database, spark: SparkSession, key: list[str]
 ) -> None:
     """create_table makes it once; what is read back by Spark's rules is what was written, and
     keys that differ by case or a trailing space are two rows."""
@@ -264,11 +264,11 @@ def test_a_created_table_keeps_every_type(
     selects = [f"{e} AS {n}" for n, (e, _) in kept.items()]
     selects.append("explode(array('k', 'K', 'k ')) AS st")
     how: dict[str, Any] = {"mode": "upsert", "key": key} if key else {}
-    query, writer = Query(spark), MySQLWriter(mariadb.url(), "made", create_table=True, **how)
+    query, writer = Query(spark), MySQLWriter(database.url(), "made", create_table=True, **how)
     for batch_id in range(2):
         query.call(writer, spark.range(1).selectExpr(*selects), batch_id)
     names = ", ".join(kept)
-    rows = mariadb.query(f"SELECT {names} FROM made")
+    rows = database.query(f"SELECT {names} FROM made")
     assert len(rows) == (3 if key else 6)
     for row in rows:
         for name, found in zip(kept, row, strict=True):

@@ -1,4 +1,4 @@
-"""Units, tokens and interleavings on a real MariaDB, step by step and without Spark.
+"""Units, tokens and interleavings on MariaDB and MySQL, step by step and without Spark.
 
 Each rule of the ledger has its interleaving here, and a writer without the rule that loses or
 doubles rows by it.
@@ -79,10 +79,11 @@ class Run:
         )
 
 
-@pytest.fixture
-def table(mariadb: Database) -> Database:
-    mariadb.query("CREATE TABLE t (id BIGINT, v VARCHAR(20)) ENGINE=InnoDB")
-    return mariadb
+@pytest.fixture(params=["mariadb", "mysql"])
+def table(request: pytest.FixtureRequest, database_on: Callable[[str], Database]) -> Database:
+    database = database_on(request.param)
+    database.query("CREATE TABLE t (id BIGINT, v VARCHAR(20)) ENGINE=InnoDB")
+    return database
 
 
 def ids(database: Database) -> list[int]:
@@ -402,9 +403,12 @@ def test_a_run_stopped_before_its_first_open_does_not_fence(table: Database) -> 
         sink.open_batch("w", 0, lambda view: decide_open(view, call))
 
 
-def test_a_stopped_run_holds_the_new_one_up_for_the_time_limit_only(table: Database) -> None:
+def test_a_stopped_run_holds_the_new_one_up_for_the_time_limit_only(
+    table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A is stopped inside its unit with the control entry locked; the server ends its
-    transaction after 10 s, and B opens."""
+    transaction after the time limit, and B opens."""
+    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 2)
     sink = good(table)
     old, new = Run(sink, "a"), Run(sink, "b")
     unit = replace(old.open()(1), fingerprint=rows_of(2).fingerprint())

@@ -10,8 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Refused
+from spark_eoc.sinks.store import Column
 from tests.sinks.redis.driving import rows_of
+
+
+@pytest.fixture(params=["redis", "redis6", "redis8", "valkey"])
+def redis_server(request: pytest.FixtureRequest, server_named: Callable[[str], Any]) -> Any:
+    """Each server of the matrix in turn."""
+    return server_named(request.param)
+
 
 #: Values that would break a careless encoder: RESP, Lua, format codes, binary, nothing.
 NASTY = [
@@ -104,7 +113,7 @@ def test_the_last_row_of_a_key_wins(new_run: Callable[..., Any], client: Any, pr
 def test_sets_and_sorted_sets_and_streams(
     new_run: Callable[..., Any], client: Any, prefix: str
 ) -> None:
-    """SADD, ZADD, ZINCRBY, XADD and INCRBYFLOAT each do what their name says."""
+    """SADD, ZADD, ZINCRBY and XADD each do what their name says."""
     new_run("s:{k}", "sadd", value="v").batch(0, {"k": [1, 1, 1], "v": ["a", "b", "a"]})
     assert client.smembers(f"{prefix}:s:1") == {b"a", b"b"}
     data = {"k": [1, 1, 1], "m": ["a", "b", "a"], "s": [1.5, 2.0, 1e20]}
@@ -119,7 +128,18 @@ def test_sets_and_sorted_sets_and_streams(
     new_run("x:{k}", "xadd").batch(0, nulls)
     entries = [fields for _, fields in client.xrange(f"{prefix}:x:1")]
     assert entries == [{b"a": b"x", b"b": b"y"}, {b"b": b"z"}]
-    new_run("f:{k}", "incrbyfloat", value="v").batch(0, {"k": [1, 1], "v": [0.25, 1.5]})
+
+
+def test_incrbyfloat_adds(
+    new_run: Callable[..., Any], client: Any, redis_server: Any, prefix: str
+) -> None:
+    """INCRBYFLOAT, but for Redis 6.2, which crashes some time after the first in a script."""
+    run = new_run("f:{k}", "incrbyfloat", value="v")
+    if redis_server.name == "redis6":
+        with pytest.raises(ConfigError, match="crashes"):
+            run.sink.check([Column("k", "bigint"), Column("v", "double")])
+        return
+    run.batch(0, {"k": [1, 1], "v": [0.25, 1.5]})
     assert client.get(f"{prefix}:f:1") == b"1.75"
 
 
@@ -167,6 +187,7 @@ def test_r7_null_columns_and_fields(new_run: Callable[..., Any], client: Any, pr
     assert "NULL" in refused.what
 
 
+@pytest.mark.parametrize("redis_server", ["redis"], indirect=True)
 def test_r4_many_rows_and_many_fields(
     new_run: Callable[..., Any], client: Any, prefix: str
 ) -> None:
@@ -183,6 +204,7 @@ def test_r4_many_rows_and_many_fields(
         assert client.hlen(f"{prefix}:{command}:1") == 9000
 
 
+@pytest.mark.parametrize("redis_server", ["redis"], indirect=True)
 def test_a_value_of_17_megabytes(new_run: Callable[..., Any], client: Any, prefix: str) -> None:
     """One row may be larger than a chunk; it then goes alone, and the chunks around it too."""
     values = [b"a", b"x" * 17_000_000, b"b", b"y" * 9_000_000]
@@ -208,10 +230,17 @@ def test_a_value_of_17_megabytes(new_run: Callable[..., Any], client: Any, prefi
         ("del", {}),
     ],
 )
-def test_a_unit_applied_twice_is_applied_once(
-    new_run: Callable[..., Any], client: Any, prefix: str, command: str, more: dict[str, str]
+def test_a_unit_applied_twice_is_applied_once(  # noqa: PLR0917
+    new_run: Callable[..., Any],
+    client: Any,
+    redis_server: Any,
+    prefix: str,
+    command: str,
+    more: dict[str, str],
 ) -> None:
     """For every command: the same unit again is AlreadyApplied and changes no key."""
+    if (redis_server.name, command) == ("redis6", "incrbyfloat"):
+        return  # refused
     run = new_run("{k}", command, chunk_rows=3, **more)
     data = {"k": list("abcab"), "v": [1, 2, 3, 4, 5], "w": [10, 20, 30, 40, 50]}
     run.open(0)
