@@ -30,6 +30,15 @@ def test_every_batch_keeps_to_maxrowspertrigger(start, buffer):
     assert run.sizes == [700] * 14 + [200]
 
 
+def test_a_million_waiting_lines_come_by_the_limit(start, buffer):
+    """S2: the first batch comes as soon as with a thousand, and none is larger."""
+    for part in range(10):
+        buffer.count(100_000, start=100_000 * part)
+    run = start(maxRowsPerTrigger=1000).drain(5000).stop()
+    assert run.values == numbers(0, len(run.values))
+    assert set(run.sizes) == {1000}
+
+
 def test_a_limit_holds_over_a_restart(start, buffer):
     """S2: the first batch after a restart counts from the checkpoint's offset on 4.0 too."""
     buffer.count(100)
