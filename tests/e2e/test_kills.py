@@ -132,7 +132,14 @@ def test_executors_are_killed_with_speculation_on(
         "spark.speculation.quantile": "0.5",
         "spark.executor.memory": "1g",
     }
-    rig = Rig(tmp_path, mariadb=mariadb_server, redis=redis_server, settings=settings)
+    rig = Rig(
+        tmp_path,
+        mariadb=mariadb_server,
+        redis=redis_server,
+        settings=settings,
+        options={"maxRowsPerTrigger": "20000"},
+        per_second=100,
+    )
     with rig, rig.supervise() as supervisor:
         supervisor.carry_out(KillSchedule(eoc_seed, count=12, kinds=kinds))
         verdicts = rig.settle(supervisor)
