@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -128,6 +128,7 @@ class _Local(Writer):
         if split.partitioning == "hash":
             by = split.partition_by or tuple(column.name for column in columns)
             parts = _by_content(parts, by, split.num_partitions or 1)
+            df = replace(df, order=None)
         return _Prepared(**{**vars(df), "partitions": parts}, marks=marks)
 
 

@@ -9,7 +9,6 @@ from redis.exceptions import RedisError
 
 from spark_eoc.errors import HalfAppliedError, SinkUnavailableError
 from spark_eoc.failpoints import hit
-from spark_eoc.sinks.dead_letters import source_offset
 from spark_eoc.sinks.entries import (
     AlreadyApplied,
     Applied,
@@ -63,10 +62,6 @@ class UnitWriter:
             refuse_bad_rows(self._target, self._rows)
         except RowRefusedError as error:
             return self._bad_row(error.row, error.column, error.reason)
-        return self.write()
-
-    def write(self) -> Outcome:
-        """The same for rows that :func:`refuse_bad_rows` has let pass."""
         while True:
             try:
                 with self._target.address.connect() as client:
@@ -192,8 +187,6 @@ class UnitWriter:
     def _bad_row(self, row: int, column: str | None, reason: str) -> Refused:
         key = self._command.key.render(self._rows.table.slice(row, 1))[0].as_py()
         where = f"column {column!r}" if column else f"command={self._command.name!r}"
-        offset = source_offset(self._rows.table, row)
-        where = where if offset is None else f"offset {offset}, {where}"
         applied = (
             f"the partition's first {self._done.rows} rows; nothing of the chunk with this row"
         )

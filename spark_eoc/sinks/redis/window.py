@@ -32,16 +32,13 @@ class Window:
     cutter: Cutter
 
     @classmethod
-    def at(cls, target: Target, rows: Rows, base: int, *, keep_bad: bool = False) -> Window:
-        """The window that begins at row ``base``; raises RowRefusedError, counted in ``rows``.
-
-        With ``keep_bad`` see :func:`~spark_eoc.sinks.redis.operations.operations`.
-        """
+    def at(cls, target: Target, rows: Rows, base: int) -> Window:
+        """The window that begins at row ``base``; raises RowRefusedError, counted in ``rows``."""
         part = _stretch(rows, base)
         if base + len(part) < len(rows):
             part = _whole_keys(target, part)
         try:
-            ops = operations(target.command, part, keep_bad=keep_bad)
+            ops = operations(target.command, part)
         except RowRefusedError as error:
             raise error.shifted(base) from None
         cutter = Cutter.of(ops.keys, ops.sizes(), target.chunk_rows, len(ops.columns) + 2)
