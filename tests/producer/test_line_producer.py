@@ -250,6 +250,30 @@ def test_many_threads_may_send(bench):
     assert all(each == sorted(each) for each in by_name.values())
 
 
+def test_two_hundred_producers_at_once(bench):
+    """Each is acknowledged, resumes at its number, and its lines keep their order."""
+    receiver = bench.receive()
+
+    def send(name: int) -> None:
+        with producer_of(receiver, name=f"p{name}") as producer:
+            for number in range(50):
+                producer.send(b"%d %d" % (name, number))
+            assert producer.flush(60) == 50
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    by_name: dict[bytes, list[int]] = {}
+    for line in bench.lines():
+        name, number = line.split()
+        by_name.setdefault(name, []).append(int(number))
+    assert len(by_name) == 200
+    assert all(numbers == list(range(50)) for numbers in by_name.values())
+    assert len(bench.writer.producers) == 200
+
+
 def test_acknowledgements_are_told_in_rising_order(bench):
     """Each time, everything up to that number is durable already."""
     told: list[int] = []
