@@ -85,6 +85,8 @@ class Bench:
         self.frame.cache().count()
         self.query, self.batch = Query(spark), 0
         self.writer = MySQLWriter(self.url, "t")
+        self.loader = MySQLWriter(self.url, "t", load_data=True, writer_id="loader")
+        self.loaded = 0
 
     def empty(self) -> None:
         self.server.query("DROP TABLE IF EXISTS bench.t")
@@ -93,6 +95,10 @@ class Bench:
     def ours(self) -> None:
         self.query.call(self.writer, self.frame, self.batch)
         self.batch += 1
+
+    def load(self) -> None:
+        self.query.call(self.loader, self.frame, self.loaded)
+        self.loaded += 1
 
     def bare(self) -> None:
         """The writer without ledger, token and fingerprint: rows in one transaction a partition."""
@@ -165,6 +171,7 @@ def timed(bench: Bench, write: Callable[[], None]) -> float:
 
 def throughput(bench: Bench, rounds: int) -> None:
     sides: dict[str, Callable[[], None]] = {"ours": bench.ours, "bare": bench.bare}
+    sides["load"] = bench.load
     sides["executemany"] = bench.executemany
     if "spark.jars" in dict(bench.spark.sparkContext.getConf().getAll()):
         sides["jdbc"] = bench.jdbc
@@ -187,6 +194,13 @@ def throughput(bench: Bench, rounds: int) -> None:
                 what="MySQL append", against=against, ratio=theirs / ours, at_least=at_least,
                 unit="rows/s", ours=round(bench.rows / ours), theirs=round(bench.rows / theirs),
             )  # fmt: skip
+
+    load, ours = (statistics.median(seconds[n]) for n in ("load", "ours"))
+    report(
+        what="MySQL append, load_data", against="itself by INSERT", ratio=ours / load,
+        at_least=1.0, unit="rows/s", ours=round(bench.rows / load),
+        theirs=round(bench.rows / ours),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

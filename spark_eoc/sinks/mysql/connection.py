@@ -109,8 +109,11 @@ class _Connection(pymysql.connections.Connection):  # type: ignore[misc]
         return context
 
 
-def connect(address: Address) -> Any:
-    """A connection in a strict, UTC, utf8mb4, READ COMMITTED session with short time limits."""
+def connect(address: Address, *, local_files: bool = False) -> Any:
+    """A connection in a strict, UTC, utf8mb4, READ COMMITTED session with short time limits.
+
+    With ``local_files`` the server may be asked to ask for a file; see :mod:`.load`.
+    """
     options = dict(address.options)
     tls = {name[4:]: value for name, value in options.items() if name.startswith("ssl_")}
     connection = _Connection(
@@ -126,9 +129,9 @@ def connect(address: Address) -> Any:
         read_timeout=_READ_TIMEOUT_S,
         write_timeout=_READ_TIMEOUT_S,
         # "affected" would count an upsert that changes nothing as 0 rows.
-        client_flag=CLIENT.FOUND_ROWS,
+        client_flag=CLIENT.FOUND_ROWS | (CLIENT.LOCAL_FILES if local_files else 0),
         autocommit=None,
-        # LOAD DATA LOCAL lets a server read any file of this host.
+        # This would let a server read any file of this host.
         local_infile=False,
     )
     try:
@@ -162,9 +165,9 @@ def discard(connection: Any) -> None:
 
 
 @contextmanager
-def transaction(address: Address) -> Iterator[Any]:
+def transaction(address: Address, *, local_files: bool = False) -> Iterator[Any]:
     """A connection inside BEGIN; the block commits itself. Whatever is not committed, is not."""
-    connection = connect(address)
+    connection = connect(address, local_files=local_files)
     try:
         connection.query("BEGIN")
         yield connection

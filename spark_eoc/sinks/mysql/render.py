@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,14 +50,13 @@ class Fit:
 
 @dataclass(frozen=True)
 class Literal:
-    """A column's literals: ``text`` without the quotes, which are written where ``quoted``.
-
-    ``text`` holds whole literals (with their quotes) where it has NULLs.
-    """
+    """A column's values as text: without the quotes, which are written where ``quoted``, after
+    ``prefix``. Where it is ``free`` it may hold anything, and must be escaped."""
 
     text: pa.Array
     prefix: str = ""
     quoted: bool = False
+    free: bool = False
 
 
 def blocks(table: pa.Table) -> Iterator[pa.Table]:
@@ -115,7 +114,7 @@ def rows_text(table: pa.Table, fits: Mapping[str, Fit], lead: str = "") -> pa.Ar
     parts: list[pa.Array | pa.Scalar] = []
     pending = "(" + lead
     for name in table.column_names:
-        literal = render(_one_chunk(table.column(name)), fits.get(name, Fit()), name)
+        literal = render(one_chunk(table.column(name)), fits.get(name, Fit()), name)
         text, prefix = literal.text, literal.prefix
         if literal.quoted and text.null_count == 0:
             parts += [_scalar(pending + prefix + "'"), text]
@@ -137,7 +136,8 @@ def _scalar(text: str) -> pa.Scalar:
     return pa.scalar(text.encode(), pa.binary())
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -186,7 +186,13 @@ def too_long(length: int, around: Around) -> BadRowError:
 
 
 def render(column: pa.Array, fit: Fit, name: str) -> Literal:
-    """A column's literals; BadRowError names it if a value can't be kept unharmed."""
+    """A column's literals of SQL; BadRowError names it if a value can't be kept unharmed."""
+    literal = prepared(column, fit, name)
+    return replace(literal, text=_escaped(literal.text)) if literal.free else literal
+
+
+def prepared(column: pa.Array, fit: Fit, name: str) -> Literal:
+    """A column's values as text, not escaped yet; BadRowError as for :func:`render`."""
     kind = column.type
     if fit.key and column.null_count:
         raise _refused(
@@ -219,10 +225,10 @@ def render(column: pa.Array, fit: Fit, name: str) -> Literal:
         literal = Literal(_text(_whole_time(column, fit, name)), quoted=True)
     elif is_a.is_string(kind) or is_a.is_large_string(kind):
         uncut = _unpadded(_uncut(pc.cast(column, pa.binary()), fit, name), fit, name)
-        literal = Literal(_escaped(uncut), quoted=True)
+        literal = Literal(uncut, quoted=True, free=True)
     elif is_a.is_binary(kind) or is_a.is_large_binary(kind):
         unpadded = _unpadded(pc.cast(column, pa.binary()), fit, name)
-        literal = Literal(_escaped(unpadded), prefix="_binary", quoted=True)
+        literal = Literal(unpadded, prefix="_binary", quoted=True, free=True)
     else:
         raise TypeError(f"column {name!r}: Arrow type {kind} can't be written")
     return literal

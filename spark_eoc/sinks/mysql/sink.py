@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from spark_eoc.sinks.mysql.fit import fit
 from spark_eoc.sinks.mysql.insertion import Insertion
 from spark_eoc.sinks.mysql.layout import Layout, nearest, written_columns
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
+from spark_eoc.sinks.mysql.load import NotLoadedError, can_load, load_rows
 from spark_eoc.sinks.mysql.match import check_table, missing_columns
 from spark_eoc.sinks.mysql.refusals import Refusals, SettledError, check_limit
 from spark_eoc.sinks.mysql.staging import Staging
@@ -55,6 +57,7 @@ from spark_eoc.sinks.store import (
     Sink,
 )
 
+LOGGER = logging.getLogger("spark_eoc.sinks")
 T = TypeVar("T")
 
 
@@ -66,8 +69,9 @@ class MySQLSink(Sink):
     infinity as NULL, ``allow`` names what is otherwise refused, ``create_table`` makes the table
     where there is none, and ``add_columns`` columns that it lacks. ``columns`` gives names in the
     table, None for what is not written. With ``delete_when`` or ``order_by`` a unit must hold
-    every row of its keys. With ``dead_letter_limit`` rows that are refused are put aside in
-    ``dead_letter_table``, by default ``<ledger>_dead_letters``.
+    every row of its keys. ``load_data`` appends by LOAD DATA LOCAL where that is possible. With
+    ``dead_letter_limit`` rows that are refused are put aside in ``dead_letter_table``, by default
+    ``<ledger>_dead_letters``.
     """
 
     address: Address
@@ -84,6 +88,7 @@ class MySQLSink(Sink):
     columns: Mapping[str, str | None] = field(default_factory=dict)
     delete_when: str | None = None
     order_by: tuple[str, ...] = ()
+    load_data: bool = False
     dead_letter_table: str | None = None
     dead_letter_limit: int | None = None
 
@@ -93,6 +98,7 @@ class MySQLSink(Sink):
         self._layout: Layout | None = None
         self._shape: TableShape | None = None
         self._staging: Staging | None = None
+        self._loads = False
 
     def marks(self) -> Mapping[str, Mark]:
         """See :meth:`Sink.marks`."""
@@ -130,6 +136,7 @@ class MySQLSink(Sink):
             tuple(self.key),
             self.merge,
         )
+        self._loads = self.load_data and can_load(connection, written, matched)
         return f"{shape.database}.{shape.name}"
 
     def _found(self, connection: Any, written: Mapping[str, Column]) -> TableShape:
@@ -266,11 +273,28 @@ class MySQLSink(Sink):
                     return refused
 
     def _attempt(self, unit: Unit, rows: Rows) -> Outcome:
-        with transaction(self.address) as connection:
+        if self._loads:
             try:
-                refused = self._write(connection, rows, unit)
+                return self._within(unit, rows, load=True)
+            except NotLoadedError as error:
+                self._loads = False  # for this partition
+                LOGGER.warning(
+                    "partition %d of batch %d is written by INSERT, not LOAD DATA: %s",
+                    unit.partition,
+                    unit.batch_id,
+                    error,
+                )
+        return self._within(unit, rows)
+
+    def _within(self, unit: Unit, rows: Rows, *, load: bool = False) -> Outcome:
+        """Rows and unit entry in one transaction."""
+        with transaction(self.address, local_files=load) as connection:
+            try:
+                refused = [] if load else self._write(connection, rows, unit)
             except SettledError as settled:
                 return settled.outcome
+            if load:
+                load_rows(connection, self._checked(), rows)
             if refused:
                 self._put_aside(connection, unit, rows, refused)
             hit("mysql.after_rows")

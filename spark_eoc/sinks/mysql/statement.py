@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_eoc.errors import ConfigError
@@ -100,6 +100,38 @@ def staging_head(table: str, columns: Sequence[str]) -> bytes:
     """``INSERT INTO … (…) VALUES`` for rows that are staged in ``table`` (quoted)."""
     names = ",".join((STAGING_ID, *map(quoted, columns), ROW_NUMBER))
     return f"INSERT INTO {table} ({names}) VALUES ".encode()
+
+
+@dataclass(frozen=True)
+class Load:
+    """LOAD DATA LOCAL of tab-separated lines, in the order of ``columns``.
+
+    With ``raw`` the file is bytes, and ``texts`` are those of its columns that are utf8mb4.
+    """
+
+    database: str
+    table: str
+    columns: Sequence[str]
+    texts: Collection[str]
+    raw: bool
+
+    def sql(self, file: str) -> str:
+        """The statement; the session's mode knows no back-slash, so signs are in hexadecimal."""
+        fields = [
+            f"@v{place}" if column in self.texts else quoted(column)
+            for place, column in enumerate(self.columns)
+        ]
+        sets = [
+            f"{quoted(column)}=CONVERT(@v{place} USING utf8mb4)"
+            for place, column in enumerate(self.columns)
+            if column in self.texts
+        ]
+        return (
+            f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE {quoted(self.database)}."
+            f"{quoted(self.table)} CHARACTER SET {'binary' if self.raw else 'utf8mb4'} FIELDS "
+            "TERMINATED BY X'09' ENCLOSED BY '' ESCAPED BY X'5C' LINES STARTING BY '' TERMINATED "
+            f"BY X'0A' ({','.join(fields)})" + (f" SET {','.join(sets)}" if sets else "")
+        )
 
 
 @dataclass(frozen=True)
