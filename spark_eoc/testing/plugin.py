@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from spark_eoc.testing.kills import Kill
     from spark_eoc.testing.operating import SurgeryRunner
     from spark_eoc.testing.proxy import Proxy
+    from spark_eoc.testing.redis_cluster import RedisCluster
     from spark_eoc.testing.servers import MariaDB, Redis, Server, SqlServer
 
-T = TypeVar("T", bound="Server")
+T = TypeVar("T", bound="Server | RedisCluster")
 
 #: Kills of a soak, unless ``--eoc-kills`` says otherwise.
 SOAK_KILLS = 100
@@ -255,6 +256,31 @@ def own_redis(own_server: Callable[..., Any]) -> Redis:
     """A Redis of this test alone, to be killed or filled at will."""
     server: Redis = own_server("redis")
     return server
+
+
+@pytest.fixture(scope="session")
+def _session_redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    from spark_eoc.testing.redis_cluster import RedisCluster  # noqa: PLC0415
+
+    with _start(lambda: RedisCluster(tmp_path_factory.mktemp("cluster"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(_session_redis_cluster: RedisCluster) -> RedisCluster:
+    """The session's Redis Cluster of three nodes, running; use ``prefix`` in every key."""
+    _session_redis_cluster.revive()
+    return _session_redis_cluster
+
+
+@pytest.fixture
+def own_redis_cluster(tmp_path: Path) -> Iterator[RedisCluster]:
+    """A Redis Cluster of this test alone, three nodes and a replica of each, to be killed at
+    will."""
+    from spark_eoc.testing.redis_cluster import RedisCluster  # noqa: PLC0415
+
+    with _start(lambda: RedisCluster(tmp_path / "cluster", replicas=1)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from spark_eoc.sinks.redis.lua_chunk import chunk_script
 from spark_eoc.sinks.redis.outcomes import bad_row, fenced_or_behind, refused
 from spark_eoc.sinks.redis.refusal import RowRefusedError
 from spark_eoc.sinks.redis.replicas import TooFewReplicasError
-from spark_eoc.sinks.redis.server import PassingError, Patience, Script, text
+from spark_eoc.sinks.redis.server import PassingError, Patience, Place, Script, text
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import Window, refuse_bad_rows
 from spark_eoc.sinks.rows import Rows
@@ -41,13 +41,19 @@ from spark_eoc.sinks.rows import Rows
 class UnitWriter:
     """Applies one unit; ``rows`` are in the sink's order.
 
+    ``_named_key`` is where its entry lies, if that is not the units hash; ``_whose`` are the rows.
+
     The unit entry alone decides where to go on, after every answer and after every lost one. So
     it does not matter which of two copies of a task, or of two tries of one script, came first.
     """
 
+    _named_key = ""
+    _whose = "the partition's"
+
     def __init__(self, target: Target, keys: LedgerKeys, unit: Unit, rows: Rows) -> None:
         self._target, self._command = target, target.command
         self._keys, self._unit, self._rows = keys, unit, rows
+        self._place: Place = target.address
         self._patience: Patience | None = None
         self._done = Fingerprint()
         self._expected = ""
@@ -61,10 +67,14 @@ class UnitWriter:
         try:
             refuse_bad_rows(self._target, self._rows)
         except RowRefusedError as error:
-            return self._bad_row(error.row, error.column, error.reason)
+            return self.bad_row(error.row, error.column, error.reason)
+        return self.write()
+
+    def write(self) -> Outcome:
+        """The same for rows that :func:`refuse_bad_rows` has let pass."""
         while True:
             try:
-                with self._target.address.connect() as client:
+                with self._place.connect() as client:
                     return self._finish(client)
             except (RedisError, PassingError) as error:
                 outcome = self._after(error)
@@ -83,7 +93,7 @@ class UnitWriter:
         """Looks at the unit entry first: only if work is left is the error classified."""
         if self._patience is None:
             what = f"write partition {self._unit.partition} of batch {self._unit.batch_id}"
-            self._patience = Patience(self._target.address, what, self._target.budget_s)
+            self._patience = Patience(self._place, what, self._target.budget_s)
         try:
             outcome = self._look(self._patience)
             if outcome is None or isinstance(error, TooFewReplicasError):
@@ -93,12 +103,15 @@ class UnitWriter:
         return outcome
 
     def _write_from(self, client: redis.Redis) -> Outcome:
-        script = Script(client, self._source())
+        script = self._script(client)
         while True:
             hit("redis.before_chunk")
             outcome = self._chunk(script)
             if outcome is not None:
                 return outcome
+
+    def _script(self, client: redis.Redis) -> Script:
+        return Script(client, self._source())
 
     def _source(self) -> str:
         return chunk_script(self._command.name, self._command.on_null)
@@ -108,7 +121,7 @@ class UnitWriter:
         try:
             window = self._next_window()
         except RowRefusedError as error:
-            return self._bad_row(error.row, error.column, error.reason)
+            return self.bad_row(error.row, error.column, error.reason)
         end = window.cutter.end(self._start)
         chunk = self._rows.slice(self._done.rows, window.row(end))
         after = self._done + chunk.fingerprint()
@@ -140,10 +153,10 @@ class UnitWriter:
             return fenced_or_behind(self._unit, text(facts[0]))
         if answer == "HALF":
             entry, problem = map(text, facts)
-            return refused(half_applied(self._unit.partition, entry, problem))
+            return refused(half_applied(self._unit.partition, entry, problem, self._named_key))
         if answer == "BAD":
             row = self._next_window().row(self._start + int(facts[0]) - 1)
-            return self._bad_row(row, None, text(facts[1]))
+            return self.bad_row(row, None, text(facts[1]))
         raise PassingError(text(facts[0]))
 
     def _look(self, patience: Patience) -> Outcome | None:
@@ -156,7 +169,7 @@ class UnitWriter:
     def _resume(self, entry_text: str) -> Outcome | None:
         """Moves to where ``entry_text`` says that the unit stands; None if there is work left."""
         try:
-            entry = parse_unit(self._unit.partition, entry_text) if entry_text else None
+            entry = self._parse(entry_text) if entry_text else None
         except HalfAppliedError as error:
             return refused(error)
         if entry is None or entry.batch_id < self._unit.batch_id:
@@ -166,6 +179,9 @@ class UnitWriter:
             outcome = decide_after_error(entry, self._unit)
             return Applied() if self._wrote and outcome == AlreadyApplied() else outcome
         return self._go_on(entry, entry_text)
+
+    def _parse(self, entry_text: str) -> UnitEntry:
+        return parse_unit(self._unit.partition, entry_text, self._named_key)
 
     def _go_on(self, entry: UnitEntry, entry_text: str) -> Outcome | None:
         done = entry.rows_done
@@ -184,10 +200,9 @@ class UnitWriter:
         own = (self._keys.control, self._keys.units)
         return window.arguments(own, head, self._command.ttl_argument, self._start, end)
 
-    def _bad_row(self, row: int, column: str | None, reason: str) -> Refused:
+    def bad_row(self, row: int, column: str | None, reason: str) -> Refused:
+        """The refusal of a row, which counts from 0 in the unit's."""
         key = self._command.key.render(self._rows.table.slice(row, 1))[0].as_py()
         where = f"column {column!r}" if column else f"command={self._command.name!r}"
-        applied = (
-            f"the partition's first {self._done.rows} rows; nothing of the chunk with this row"
-        )
+        applied = f"{self._whose} first {self._done.rows} rows; nothing of the chunk with this row"
         return bad_row(self._unit, key, f"{where}: {reason}", applied)

@@ -22,16 +22,22 @@ from spark_eoc.sinks.redis.server import LOGGER, PassingError, may_pass, run_scr
 _FLOOR = (6, 2)
 
 
-def check_server(client: redis.Redis, command: Command, ledger: str) -> None:
-    """Raises ConfigError for a server that can't keep exactly-once; warns where it may forget."""
+def check_server(
+    client: redis.Redis, command: Command, ledger: str, node_tag: str | None = None
+) -> None:
+    """Raises ConfigError for a server that can't keep exactly-once; warns where it may forget.
+
+    ``node_tag`` is a hash tag of a slot that this node of a cluster serves; None for a server
+    that stands alone.
+    """
     info: dict[str, Any] = client.info()
-    _check_kind(info, command)
+    _check_kind(info, command, cluster=node_tag is not None)
     _check_eviction(info)
     _warn_persistence(client, info)
-    probe(client, command, ledger)
+    probe(client, command, ledger, node_tag)
 
 
-def probe(client: redis.Redis, command: Command, ledger: str) -> None:
+def probe(client: redis.Redis, command: Command, ledger: str, node_tag: str | None = None) -> None:
     """Runs every command that will be used on keys of its own; ConfigError names the first that
     the server refuses."""
     lines = [*LEDGER_COMMANDS, *command.kind.probe, "DEL K"]
@@ -39,7 +45,7 @@ def probe(client: redis.Redis, command: Command, ledger: str) -> None:
         lines.append("SET K 1 EX 100")
     elif command.ttl is not None:
         lines.append("EXPIRE K 100")
-    _probe(client, ledger, lines, f"command={command.name!r}")
+    _probe(client, ledger, lines, f"command={command.name!r}", node_tag)
 
 
 def check_batch(client: redis.Redis, ledger: str) -> None:
@@ -62,13 +68,20 @@ def check_batch(client: redis.Redis, ledger: str) -> None:
         )
 
 
-def _probe_keys(ledger: str) -> list[str]:
+def _probe_keys(ledger: str, node_tag: str | None = None) -> list[str]:
     name = f"{ledger}:probe:{secrets.token_hex(8)}"
-    return [f"{{{name}}}:ledger", f"{{{name}}}:target"]
+    start = f"{{{name}}}" if node_tag is None else f"{name}:{{{node_tag}}}"
+    return [f"{start}:ledger", f"{start}:target"]
 
 
-def _probe(client: redis.Redis, ledger: str, lines: Sequence[str], what: str) -> None:
-    reply = run_script(client, PROBE_SCRIPT, _probe_keys(ledger), lines)
+def _probe(
+    client: redis.Redis,
+    ledger: str,
+    lines: Sequence[str],
+    what: str,
+    node_tag: str | None = None,
+) -> None:
+    reply = run_script(client, PROBE_SCRIPT, _probe_keys(ledger, node_tag), lines)
     if reply[0] == "OK":
         return
     _, verb, problem = reply
@@ -81,7 +94,7 @@ def _probe(client: redis.Redis, ledger: str, lines: Sequence[str], what: str) ->
     )
 
 
-def _check_kind(info: dict[str, Any], command: Command) -> None:
+def _check_kind(info: dict[str, Any], command: Command, *, cluster: bool) -> None:
     version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
     if version < _FLOOR:
         raise ConfigError(
@@ -95,11 +108,12 @@ def _check_kind(info: dict[str, Any], command: Command) -> None:
             applied="nothing",
             next_step="use Redis 7.0 or newer, or hincrby with whole numbers",
         )
-    if info.get("cluster_enabled"):
+    if info.get("cluster_enabled") and not cluster:
         raise ConfigError(
-            "this Redis is a Cluster node, and one partition's keys lie on several nodes",
+            "this Redis is a node of a Cluster, and one partition's keys lie on several nodes",
             applied="nothing",
-            next_step="use a Redis without cluster mode; Cluster is not supported yet",
+            next_step="write the URL as redis+cluster://host:port,host:port with some of the "
+            "cluster's nodes (rediss+cluster for TLS)",
         )
     if info.get("role") not in ("master", None):
         raise PassingError(f"READONLY this server is a {info['role']}, not a primary")

@@ -74,17 +74,20 @@ def unit_text(batch_id: int, fingerprint: Fingerprint, state: str) -> str:
     return f"{batch_id}|{fingerprint}|{state}"
 
 
-def parse_unit(partition: int, text: str) -> UnitEntry:
-    """The inverse; raises HalfAppliedError for an entry whose chunk failed half-way."""
+def parse_unit(partition: int, text: str, key: str = "") -> UnitEntry:
+    """The inverse; raises HalfAppliedError for an entry whose chunk failed half-way.
+
+    ``key`` is where it lies, if that is not the units hash.
+    """
     batch_id, fingerprint, state = text.split("|")
     if state == HALF:
-        raise half_applied(partition, text)
+        raise half_applied(partition, text, key=key)
     return UnitEntry(
         partition, int(batch_id), Fingerprint.parse(fingerprint), complete=state == COMPLETE
     )
 
 
-def half_applied(partition: int, text: str, problem: str = "") -> HalfAppliedError:
+def half_applied(partition: int, text: str, problem: str = "", key: str = "") -> HalfAppliedError:
     """The error of a chunk that failed after its first write."""
     batch_id, fingerprint, _ = text.split("|")
     if partition == BATCH:
@@ -95,7 +98,8 @@ def half_applied(partition: int, text: str, problem: str = "") -> HalfAppliedErr
         f"write{f' ({problem})' if problem else ''}",
         applied=f"the partition's first {done} rows, and an unknown part of the chunk after them",
         next_step="compare that chunk's keys with the source and undo its writes by hand, then set "
-        f"field {partition} of the ledger's units hash to {batch_id}|{fingerprint}|{PARTIAL} and "
+        f"field {partition} of {key or 'the units hash of the ledger'} to "
+        f"{batch_id}|{fingerprint}|{PARTIAL} and "
         "restart the query",
         partition=partition,
         batch_id=int(batch_id),

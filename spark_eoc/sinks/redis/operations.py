@@ -7,8 +7,9 @@ nothing and no counter is ever added to twice in a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,18 +63,24 @@ class Operations:
         return sizes
 
 
-def arrange(command: Command, rows: Rows) -> Rows:
+def arrange(
+    command: Command, rows: Rows, first: Callable[[pa.Array], pa.Array] | None = None
+) -> Rows:
     """The rows ordered by target key, then by arrival; where arrival can't matter, by content.
 
     Positions in the order of arrival would be useless: after a shuffle they are others. Bad keys
-    (NULL) come last; :func:`operations` refuses them.
+    (NULL) come last; :func:`operations` refuses them. ``first`` gives of the keys what comes before
+    them in the order.
     """
     keys = command.key.render(rows.table)
-    if command.kind.ordered and not command.kind.adds:
+    by: dict[str, Any] = {} if first is None else {"first": first(keys)}
+    by["key"] = keys
+    if not command.kind.ordered or command.kind.adds:
+        if command.member is not None:
+            by["member"] = text_column(rows.table[command.member])
+        by["hash"] = rows.hashes
+    if len(by) == 1:
         return _in_order(rows, pc.sort_indices(keys))
-    by = {"key": keys, "hash": rows.hashes}
-    if command.member is not None:
-        by = {"key": keys, "member": text_column(rows.table[command.member]), "hash": rows.hashes}
     order = pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
     return _in_order(rows, order)
 

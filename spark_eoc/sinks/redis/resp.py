@@ -22,8 +22,24 @@ def bulk(*arguments: bytes) -> bytes:
 
 def bulks(column: pa.Array) -> memoryview:
     """Every element of a binary array without NULLs as an argument of its own, without a copy."""
-    if len(column) == 0:
-        return memoryview(b"")
+    return memoryview(b"") if len(column) == 0 else _content(_framed(column))
+
+
+class Framed:
+    """The same for stretches of a column, which is encoded once."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._framed = _framed(column) if len(column) else pa.array([], pa.binary())
+        _, offsets, data = self._framed.buffers()
+        self._ends = memoryview(offsets or b"").cast("i")[self._framed.offset :]
+        self._data = memoryview(data or b"")
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """Arguments ``[start, stop)``."""
+        return self._data[self._ends[part.start] : self._ends[part.stop]]
+
+
+def _framed(column: pa.Array) -> pa.Array:
     lengths = pc.binary_length(column)
     longest = pc.max(lengths).as_py()
     if longest <= _TABLE_LENGTH:
@@ -32,7 +48,7 @@ def bulks(column: pa.Array) -> memoryview:
     else:
         digits = lengths.cast(pa.string()).cast(pa.binary())
         header = pc.binary_join_element_wise(b"$", digits, b"\r\n", b"")
-    return _content(pc.binary_join_element_wise(header, column, pa.scalar(b"\r\n"), b""))
+    return pc.binary_join_element_wise(header, column, pa.scalar(b"\r\n"), b"")
 
 
 def command(name: bytes, argument_count: int, parts: Sequence[bytes | memoryview]) -> bytes:

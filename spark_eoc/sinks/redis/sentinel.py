@@ -19,6 +19,8 @@ from spark_eoc.sinks.secret import Secret
 #: The Sentinels' own password, if the URL holds none.
 PASSWORD_ENVIRONMENT = "SPARK_EOC_SENTINEL_PASSWORD"  # noqa: S105  a name, not a secret
 _PORT = 26379
+#: How long a Sentinel may take to answer; another is asked then.
+_ASK_S = 2.0
 #: Stands in URLs where the primary will be.
 _PRIMARY = "primary.invalid"
 
@@ -90,7 +92,7 @@ class SentinelAddress(RedisAddress):
         problem: RedisError = RedisConnectionError("no Sentinel is named")
         for sentinel in self.sentinels:
             try:
-                with sentinel.connect() as client:
+                with sentinel.within(_ASK_S).connect() as client:
                     answer = _ask(client, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master)
             except RedisError as error:
                 problem = error

@@ -7,22 +7,28 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import sha1
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import redis
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
     NoScriptError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from spark_eoc.errors import SinkUnavailableError
-from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.resp import bulk, command
 
 LOGGER = logging.getLogger("spark_eoc.sinks.redis")
@@ -32,7 +38,33 @@ _PASSING = re.compile(
     r"maxmemory|max number of clients)\b"
 )
 _BY_UNITS = "what the ledger's unit entries say; the batch stays open"
+# redis-py cuts these words off the text and gives the error a type instead.
+_PASSING_ERRORS = (
+    BusyLoadingError,
+    RedisConnectionError,
+    RedisTimeoutError,
+    ReadOnlyError,
+    MasterDownError,
+    ClusterDownError,
+    TryAgainError,
+    MovedError,
+    AskError,
+)
 _Result = TypeVar("_Result")
+
+
+class Place(Protocol):
+    """Where a step is done: a server, the primary that Sentinels name, or a slot's primary."""
+
+    @property
+    def url(self) -> str:
+        """How it was named, without password."""
+
+    def connect(self) -> AbstractContextManager[redis.Redis]:
+        """A client with one connection, made now or kept; errors are those of redis-py."""
+
+    def redact(self, text: str) -> str:
+        """The text without any password."""
 
 
 class PassingError(Exception):
@@ -43,7 +75,7 @@ class Patience:
     """Tries again what may pass, until the budget is used up; the waits grow and are jittered."""
 
     def __init__(
-        self, address: RedisAddress, what: str, budget_s: float, applied: str = _BY_UNITS
+        self, address: Place, what: str, budget_s: float, applied: str = _BY_UNITS
     ) -> None:
         self._address = address
         self._what = what
@@ -129,9 +161,7 @@ class Script:
 def _may_pass(error: Exception) -> bool:
     if isinstance(error, AuthenticationError):
         return False
-    if isinstance(
-        error, PassingError | BusyLoadingError | RedisConnectionError | RedisTimeoutError
-    ):
+    if isinstance(error, (PassingError, *_PASSING_ERRORS)):
         return True
     return bool(_PASSING.search(str(error)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,7 +80,7 @@ class RedisSink(Sink):
         key = LedgerKeys.of(self.target.ledger, writer_id).units
 
         def step(client: redis.Redis) -> list[UnitEntry]:
-            return list(_units_of(_texts(client.hgetall(key)), batch_id).values())
+            return list(units_of(texts_of(client.hgetall(key)), batch_id).values())
 
         return self._patience("show a batch's units").keep_trying(step)
 
@@ -95,7 +95,7 @@ class RedisSink(Sink):
         def step(client: redis.Redis) -> None:
             while True:
                 seen = self._read(client, writer_id, batch_id)
-                decision = decide(seen.view, list(_units_of(seen.units, batch_id).values()))
+                decision = decide(seen.view, list(units_of(seen.units, batch_id).values()))
                 if decision is None or self._store(client, seen, decision):
                     self.target.replicas.wait(client, seen.keys.waited)
                     return
@@ -120,7 +120,7 @@ class RedisSink(Sink):
         def step(client: redis.Redis) -> None:
             while True:
                 seen = self._read(client, writer_id, batch_id)
-                _units_of(seen.units, batch_id)  # raises if an earlier try ended half-way
+                units_of(seen.units, batch_id)  # raises if an earlier try ended half-way
                 decision = decide(seen.view)
                 if decision is None or self._publish(client, seen, decision, staged):
                     self.target.replicas.wait(client, seen.keys.waited)
@@ -145,26 +145,26 @@ class RedisSink(Sink):
     def _patience(self, what: str) -> Patience:
         return Patience(self.target.address, what, self.target.budget_s)
 
-    def _read(self, client: redis.Redis, writer_id: str, batch_id: int) -> _Seen:
+    def _read(self, client: redis.Redis, writer_id: str, batch_id: int) -> Seen:
         keys = LedgerKeys.of(self.target.ledger, writer_id)
         with client.pipeline(transaction=True) as pipe:
             pipe.hgetall(keys.control)
             pipe.hgetall(keys.units)
             pipe.hget(keys.history, str(batch_id))
             pipe.time()
-            return _Seen.of(writer_id, keys, batch_id, pipe.execute())
+            return Seen.of(writer_id, keys, batch_id, pipe.execute())
 
     def _publish(
-        self, client: redis.Redis, seen: _Seen, decision: Close, staged: Sequence[Staged]
+        self, client: redis.Redis, seen: Seen, decision: Close, staged: Sequence[Staged]
     ) -> bool:
-        arguments = [*seen.expected(), *_changes(seen.writer_id, decision)]
+        arguments = [*seen.expected(), *changes(seen.writer_id, decision)]
         batch_id, epoch = decision.completed.batch_id, decision.control.epoch
         publication = self.publication(self.target, seen.keys, batch_id, epoch, staged)
         return publication.send(client, arguments)
 
-    def _store(self, client: redis.Redis, seen: _Seen, decision: Open | Close) -> bool:
+    def _store(self, client: redis.Redis, seen: Seen, decision: Open | Close) -> bool:
         """False if the ledger changed since it was read; nothing was stored then."""
-        arguments: list[str | int] = [*seen.expected(), *_changes(seen.writer_id, decision)]
+        arguments: list[str | int] = [*seen.expected(), *changes(seen.writer_id, decision)]
         keys = [seen.keys.control, seen.keys.units, seen.keys.history]
         answer, *facts = run_script(client, STORE_SCRIPT, keys, arguments)
         if answer == "REFUSED":
@@ -175,21 +175,26 @@ class RedisSink(Sink):
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A ledger as it was read at one instant, and what a store must find unchanged."""
+class Seen:
+    """A ledger as it was read at one instant, and what a store must find unchanged.
+
+    ``servers``, in a cluster, names the primaries that were there at the newest open.
+    """
 
     writer_id: str
     keys: LedgerKeys
     view: LedgerView
     batch_id: int
     units: dict[str, str]
+    servers: str = ""
 
     @classmethod
-    def of(cls, writer_id: str, keys: LedgerKeys, batch_id: int, reply: list[Any]) -> _Seen:
+    def of(cls, writer_id: str, keys: LedgerKeys, batch_id: int, reply: list[Any]) -> Seen:
         """From the answers to :meth:`RedisSink._read`."""
         control, units, completed, now = reply
-        found = parse_control(_texts(control))
-        texts = _texts(units)
+        fields = texts_of(control)
+        found = parse_control(fields)
+        texts = texts_of(units)
         open_batch = None if found is None else found.open_batch
         # An open batch of another query is asked about too, hence not always `batch_id`.
         batch = batch_id if open_batch is None else open_batch
@@ -198,7 +203,7 @@ class _Seen:
         now_us = now[0] * 1_000_000 + now[1]
         open_units = 0 if open_batch is None else len(of_batch)
         view = LedgerView(found, history, open_units, now_us)
-        return cls(writer_id, keys, view, batch, of_batch)
+        return cls(writer_id, keys, view, batch, of_batch, fields.get("servers", ""))
 
     def expected(self) -> list[str | int]:
         """The store script's arguments that describe what was read."""
@@ -213,8 +218,11 @@ def _state(control: Control) -> list[str]:
     return [str(control.epoch), control.token, open_batch, str(control.last_complete)]
 
 
-def _changes(writer_id: str, decision: Open | Close) -> list[str | int]:
-    fields = control_fields(writer_id, decision.control)
+def changes(
+    writer_id: str, decision: Open | Close, more: Mapping[str, str] | None = None
+) -> list[str | int]:
+    """The store script's arguments that say what is stored; ``more`` are fields of control."""
+    fields = {**control_fields(writer_id, decision.control), **(more or {})}
     pairs: list[str | int] = [len(fields), *(text for pair in fields.items() for text in pair)]
     if isinstance(decision, Open):
         return ["1" if decision.reset else "", "", *pairs, "", ""]
@@ -222,7 +230,8 @@ def _changes(writer_id: str, decision: Open | Close) -> list[str | int]:
     return ["", decision.prune_below, *pairs, completed.batch_id, completed_text(completed)]
 
 
-def _units_of(units: dict[str, str], batch_id: int) -> dict[int, UnitEntry]:
+def units_of(units: dict[str, str], batch_id: int) -> dict[int, UnitEntry]:
+    """The units of one batch, of the whole units hash."""
     return {
         int(partition): parse_unit(int(partition), text)
         for partition, text in units.items()
@@ -230,5 +239,6 @@ def _units_of(units: dict[str, str], batch_id: int) -> dict[int, UnitEntry]:
     }
 
 
-def _texts(fields: Any) -> dict[str, str]:
+def texts_of(fields: Any) -> dict[str, str]:
+    """A hash as text."""
     return {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}

@@ -64,7 +64,7 @@ class Window:
         """Names, NULL masks, columns and TTLs of these operations, encoded."""
         ops, count = self.operations, end - start
         columns = [text_column(column.slice(start, count)) for column in ops.columns]
-        yield bulk(*(name.encode() for name in ops.names), *map(_null_mask, columns))
+        yield bulk(*(name.encode() for name in ops.names), *map(null_mask, columns))
         for values in columns:
             yield bulks(values.fill_null(b"") if values.null_count else values)
         if ops.ttl is not None:
@@ -120,7 +120,7 @@ def _whole_keys(target: Target, part: Rows) -> Rows:
     return part.slice(0, last) if last > 0 else part
 
 
-def _null_mask(values: pa.Array) -> bytes:
+def null_mask(values: pa.Array) -> bytes:
     """ "" if nothing is NULL, else one "0" or "1" a value."""
     if not values.null_count:
         return b""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.replicas import Replicas
-from spark_eoc.sinks.redis.store import RedisSink
+from spark_eoc.sinks.redis.sinks import sink_for
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.template import KeyTemplate
 from spark_eoc.sinks.redis.url import parse_url
@@ -19,8 +19,9 @@ class RedisWriter(Writer):
 
     ``RedisWriter("redis://app@host/0", key="user:{user_id}", command="hset")``
 
-    * the URL is ``redis://`` or ``rediss://`` (TLS), ``unix://``, or
-      ``redis+sentinel://user@host:26379,host:26379/master-name/0``.
+    * the URL is ``redis://`` or ``rediss://`` (TLS), ``unix://``,
+      ``redis+sentinel://user@host:26379,host:26379/master-name/0`` or
+      ``redis+cluster://user@host:6379,host:6379`` with some of the cluster's nodes.
     * ``key``: a template; ``{column}`` stands for a column. With several columns, ``%`` and the
       first character of each separator are written ``%XX`` inside values.
     * ``command``: set, hset, incrby, incrbyfloat, hincrby, sadd, zadd, zincrby, rpush, xadd, del.
@@ -103,4 +104,4 @@ class RedisWriter(Writer):
             dead_letter_limit=dead_letter_limit,
             on_new_checkpoint=on_new_checkpoint,
         )
-        super().__init__(RedisSink(target), options)
+        super().__init__(sink_for(target), options)

@@ -29,13 +29,14 @@ def client(redis_server: Any) -> Any:
 
 
 @pytest.fixture
-def later() -> Iterator[Callable[..., None]]:
-    """``later(seconds, do)`` runs ``do`` on a thread of its own, which the test waits for."""
+def later() -> Iterator[Callable[..., threading.Timer]]:
+    """``later(seconds, do)`` runs ``do`` on a thread of its own; the test ends after it."""
     timers: list[threading.Timer] = []
 
-    def schedule(seconds: float, do: Callable[[], Any]) -> None:
+    def schedule(seconds: float, do: Callable[[], Any]) -> threading.Timer:
         timers.append(threading.Timer(seconds, do))
         timers[-1].start()
+        return timers[-1]
 
     yield schedule
     for timer in timers:

@@ -17,6 +17,7 @@ from spark_eoc.failpoints import FailpointError
 from spark_eoc.sinks.entries import Applied, Call, Fingerprint, Outcome, Refused, Staged, Unit
 from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open, decide_publish
 from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.sinks import sink_for
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.template import KeyTemplate
@@ -42,7 +43,7 @@ def redis_sink(url: str, key: str, command: str, **more: Any) -> RedisSink:
     if "fields" in more:
         more["fields"] = tuple(more["fields"])
     told = Command(command, KeyTemplate.parse(key), **more)
-    return RedisSink(Target(parse_url(url), told, **target))
+    return sink_for(Target(parse_url(url), told, **target))
 
 
 class Run:

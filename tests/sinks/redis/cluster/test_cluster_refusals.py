@@ -1,0 +1,81 @@
+"""URLs of clusters, and what can't be had there: refused by name, with the next step."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from spark_eoc import RedisWriter
+from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.redis.cluster.address import ClusterAddress
+from spark_eoc.sinks.redis.url import parse_url
+from spark_eoc.sinks.store import Column
+from spark_eoc.testing.redis_cluster import RedisCluster
+from tests.sinks.redis.driving import redis_sink
+
+COLUMNS = [Column("k", "bigint"), Column("n", "bigint")]
+
+
+def test_a_url_of_the_wrong_kind(redis_cluster: RedisCluster, redis_server: Any) -> None:
+    """One node of a cluster without cluster mode, and cluster mode without a cluster."""
+    node = redis_cluster.nodes[0].url()
+    with pytest.raises(ConfigError, match=r"redis\+cluster://"):
+        redis_sink(node, "c:{k}", "hincrby").check(COLUMNS)
+    single = f"redis+cluster://127.0.0.1:{redis_server.port}"
+    with pytest.raises(ConfigError, match="not a node of a Cluster"):
+        redis_sink(single, "c:{k}", "hincrby").check(COLUMNS)
+
+
+def test_every_node_is_checked(redis_cluster: RedisCluster, prefix: str) -> None:
+    """An eviction policy or a missing right on one node is enough; one seed is enough to find
+    it; the probe leaves no key."""
+    node = redis_cluster.nodes[2]
+    url = redis_cluster.nodes[0].url().replace("redis://", "redis+cluster://").removesuffix("/0")
+    sink = redis_sink(url, prefix + ":{k}", "hincrby", ledger=prefix + "_ledger")
+    assert sink.check(COLUMNS) == prefix + ":{k}"
+    node.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(ConfigError, match="allkeys-lru"):
+            sink.check(COLUMNS)
+    finally:
+        node.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    for each in redis_cluster.nodes:
+        each.ask("ACL", "SETUSER", prefix, "on", ">pw", "~*", "+@all")
+    node.ask("ACL", "SETUSER", prefix, "-hincrby")
+    user = url.replace("//", f"//{prefix}:pw@")
+    with pytest.raises(ConfigError, match="HINCRBY"):
+        redis_sink(user, prefix + ":{k}", "hincrby", ledger=prefix + "_ledger").check(COLUMNS)
+    for each in redis_cluster.nodes:
+        each.ask("ACL", "DELUSER", prefix)
+    assert list(redis_cluster.keys(f"{prefix}*")) == []
+
+
+def test_batch_atomicity_is_refused_by_name(redis_cluster: RedisCluster) -> None:
+    """Nothing writes to several slots in one step."""
+    with pytest.raises(ConfigError, match="Redis Cluster"):
+        redis_sink(redis_cluster.url(), "c:{k}", "hincrby").check_batch()
+
+
+def test_cluster_urls() -> None:
+    """Hosts with and without ports, a password that never shows, database 0 only."""
+    address = parse_url("rediss+cluster://app:s%40crt@a,[::1]:1/?ssl_cert_reqs=none")
+    assert isinstance(address, ClusterAddress)
+    assert address.url == "rediss+cluster://app@a:6379,[::1]:1/?ssl_cert_reqs=none"
+    assert address.node("b:7").url == "rediss://app@b:7/?ssl_cert_reqs=none"
+    assert [seed.url for seed in address.seeds] == [
+        "rediss://app@a:6379/?ssl_cert_reqs=none",
+        "rediss://app@[::1]:1/?ssl_cert_reqs=none",
+    ]
+    assert address.node("b:7").password == address.password
+    assert address.redact("s@crt") == "***"
+    assert "s@crt" not in repr(address) + str(pickle.dumps(address))
+    for bad in (
+        "redis+cluster://a/1",
+        "redis+cluster://a?db=2",
+        "redis+cluster://",
+        "a+cluster://a",
+    ):
+        with pytest.raises(ConfigError):
+            RedisWriter(bad, key="{k}", command="hset")
