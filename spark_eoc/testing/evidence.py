@@ -71,14 +71,22 @@ def mysql_rows(connection: Any, table: str) -> list[Row]:
 def redis_rows(client: Any, prefix: str, field: str = "n") -> list[Row]:
     """One row for each count in the hashes ``prefix<value>``: what `hincrby` added up."""
     rows: list[Row] = []
+    for key, count in _counts(client, prefix, field):
+        rows += [Row(key[len(prefix) :])] * count
+    return rows
+
+
+def redis_count(client: Any, prefix: str, field: str = "n") -> int:
+    """How many rows :func:`redis_rows` would return."""
+    return sum(count for _, count in _counts(client, prefix, field))
+
+
+def _counts(client: Any, prefix: str, field: str) -> list[tuple[bytes, int]]:
     keys = sorted(set(client.scan_iter(match=f"{prefix}*", count=1000)))
     with client.pipeline(transaction=False) as pipe:
         for key in keys:
             pipe.hget(key, field)
-        counts = pipe.execute()
-    for key, count in zip(keys, counts, strict=True):
-        rows += [Row(key[len(prefix) :])] * int(count or 0)
-    return rows
+        return [(key, int(n or 0)) for key, n in zip(keys, pipe.execute(), strict=True)]
 
 
 def mysql_ledger(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT, FAILPOINTS
 from spark_eoc.testing import matrix
@@ -91,7 +92,7 @@ def names_for(sink: str, atomicity: str = "partition") -> list[str]:
     other = {MYSQL: "redis.", REDIS: "mysql."}[sink]
     unreached = _ONLY["batch" if atomicity == "partition" else "partition"]
     names = [name for name in FAILPOINTS if not name.startswith(other) and name not in unreached]
-    return sorted(names, key=lambda name: name.startswith("batch."))
+    return sorted(names, key=lambda name: name.startswith(("batch.", "mysql.publish")))
 
 
 class Campaign:
@@ -103,9 +104,11 @@ class Campaign:
         *,
         mariadb: MariaDB | None = None,
         redis: Redis | None = None,
+        atomicity: str = "partition",
         tell: Callable[[str], None] = print,
     ) -> None:
         """With exactly one server, whose sink it is."""
+        self._atomicity = atomicity
         folder.mkdir(parents=True, exist_ok=True)
         self._armed = folder / "armed"
         self._fired = folder / "fired"
@@ -117,7 +120,9 @@ class Campaign:
             redis=redis,
             on_failure="restart",
             options=_OPTIONS,
-            writers=_WRITERS,
+            writers={
+                sink: {"atomicity": atomicity, **_WRITERS.get(sink, {})} for sink in (MYSQL, REDIS)
+            },
             per_second=100,  # the batch after a restart holds what piled up meanwhile
         )
         (self.sink,) = self._rig.targets
@@ -131,7 +136,7 @@ class Campaign:
             rig.supervise(env=environment, on_event=self._event) as supervisor,
         ):
             supervisor.until(lambda: rig.progress() > 0, timeout=240, what="the first batch")
-            for name in names or names_for(self.sink):
+            for name in names or names_for(self.sink, self._atomicity):
                 results.append(self._one(supervisor, name))
                 self._tell(str(results[-1]))
         return results
@@ -168,17 +173,18 @@ def run_all(
     names: Sequence[str] | None = None,
     sinks: Sequence[str] = (MYSQL, REDIS),
     tell: Callable[[str], None] = print,
+    atomicity: str = "partition",
 ) -> list[Result]:
     """All failpoints for the given sinks, each sink with a server of its own, side by side."""
 
     def one(sink: str) -> list[Result]:
-        wanted = [name for name in names or FAILPOINTS if name in names_for(sink)]
-        ordered = [name for name in names_for(sink) if name in wanted]
+        ordered = [n for n in names_for(sink, atomicity) if not names or n in names]
+        how: dict[str, Any] = {"atomicity": atomicity, "tell": tell}
         if sink == MYSQL:
             with MariaDB.start() as mariadb:
-                return Campaign(folder / sink, mariadb=mariadb, tell=tell).run(ordered)
+                return Campaign(folder / sink, mariadb=mariadb, **how).run(ordered)
         with Redis.start() as redis:
-            return Campaign(folder / sink, redis=redis, tell=tell).run(ordered)
+            return Campaign(folder / sink, redis=redis, **how).run(ordered)
 
     with ThreadPoolExecutor(len(sinks)) as pool:
         return [result for results in pool.map(one, sinks) for result in results]
@@ -189,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_eoc.testing.failpoints")
     parser.add_argument("names", nargs="*", help="only these failpoints")
     parser.add_argument("--sink", choices=(MYSQL, REDIS), action="append", help="only this sink")
+    parser.add_argument("--atomicity", choices=("partition", "batch"), default="partition")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--keep", metavar="FOLDER", help="leave logs and buffers there")
     options = parser.parse_args(arguments)
@@ -208,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.names or None,
             options.sink or (MYSQL, REDIS),
             tell,
+            options.atomicity,
         )
     failed = sum(not result.passed for result in results)
     wrong = sum(not death.once for death in deaths)

@@ -28,13 +28,15 @@ class Kill(str, Enum):
     MARIADB = "mariadb"
     REDIS = "redis"
     TAKEOVER = "takeover"
+    EXECUTOR = "executor"
+    NETWORK = "network"
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def part(self) -> Part | None:
-        """The part of the script that is SIGKILLed; None for a server and for TAKEOVER."""
+        """The part of the script that is SIGKILLed; None for the other kinds."""
         return Part(self.value) if self.value in _PARTS else None
 
     @property
@@ -45,8 +47,16 @@ class Kill(str, Enum):
 
 _PARTS = frozenset(part.value for part in Part)
 
-#: SIGKILLs of the script's own processes.
-PROCESS_KILLS: tuple[Kill, ...] = tuple(kill for kill in Kill if kill.part)
+#: SIGKILLs of the script's own processes that every script has.
+PROCESS_KILLS: tuple[Kill, ...] = (
+    Kill.DRIVER_PYTHON,
+    Kill.JVM,
+    Kill.SOURCE_RUNNER,
+    Kill.PYTHON_WORKER,
+)
+#: What a schedule draws from unless it is told otherwise. EXECUTOR needs a cluster, NETWORK a
+#: proxy in each connection.
+USUAL_KILLS: tuple[Kill, ...] = (*PROCESS_KILLS, Kill.MARIADB, Kill.REDIS, Kill.TAKEOVER)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,10 @@ class Strike:
     after_s: float
     while_starting: bool
     hold_s: float
+
+    def draw(self) -> random.Random:
+        """A generator of this strike's own, for what else has to be chosen."""
+        return random.Random(f"{self.number} {self.after_s} {self.hold_s}")
 
     def __str__(self) -> str:
         since = "its start" if self.while_starting else "its first progress"
@@ -95,7 +109,7 @@ class KillSchedule(Sequence[Strike]):
         seed: int | None = None,
         *,
         count: int,
-        kinds: Sequence[Kill] = tuple(Kill),
+        kinds: Sequence[Kill] = USUAL_KILLS,
         instants: Instants | None = None,
     ) -> None:
         if count < 0 or not kinds:

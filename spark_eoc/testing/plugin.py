@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Server | RedisCluster")
 
 #: Kills of a soak, unless ``--eoc-kills`` says otherwise.
-SOAK_KILLS = 100
+SOAK_KILLS = 400
 
 
 class Database:
@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--eoc-kills",
         type=int,
         default=None,
-        help="how often eoc_chaos and a soak kill; default: what the test says, 100 for a soak",
+        help="how often eoc_chaos and a soak kill; default: what the test says, 400 for a soak",
     )
     group.addoption(
         "--eoc-rows",

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from spark_eoc.testing.checker import LedgerState, Row, Verdict, check
 from spark_eoc.testing.evidence import (
     mysql_ledger,
     mysql_rows,
     read_buffer,
+    redis_count,
     redis_ledger,
     redis_rows,
 )
@@ -28,6 +31,7 @@ from spark_eoc.testing.feeder import Feeder
 from spark_eoc.testing.job import TABLE_SQL, Job, Stream
 from spark_eoc.testing.kills import Kill
 from spark_eoc.testing.ports import free_port
+from spark_eoc.testing.proxy import Proxy
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
 from spark_eoc.testing.wait import WaitTimeoutError
@@ -36,6 +40,7 @@ MYSQL, REDIS = "mysql", "redis"
 
 #: Few different lines, so that counters of Redis are added to again and again.
 _WORDS = 211
+_COUNT_EVERY_S = 0.3
 
 
 class Target:
@@ -76,15 +81,19 @@ class Rig:
         per_second: float = 200.0,
         lines: int | None = None,
         starting_at: int = 0,
+        network: bool = False,
     ) -> None:
         """``lines`` ends each feeder after so many; ``starting_at`` is the offset below which
-        the buffer holds lines that are not this rig's and that the query must not read."""
+        the buffer holds lines that are not this rig's and that the query must not read. With
+        ``network`` every connection goes through a proxy, which strikes may disturb."""
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._mariadb, self._redis = mariadb, redis
         self._name = f"rig_{uuid.uuid4().hex[:10]}"
         self._options = {"minPartitions": "2", "maxRowsPerTrigger": "2000", **(options or {})}
         self._writers = writers or {}
+        self._network = network
+        self.links: list[Proxy] = []
         self.targets: dict[str, Target] = {}
         if mariadb is not None:
             self.targets[MYSQL] = self._mysql(mariadb)
@@ -99,6 +108,7 @@ class Rig:
         self._per_second, self._limit = per_second, lines
         self._starting_at = starting_at
         self.feeders: dict[str, Feeder] = {}
+        self._counted_at, self._rows = 0.0, 0
 
     def __enter__(self) -> Rig:
         return self
@@ -106,6 +116,8 @@ class Rig:
     def __exit__(self, *_: object) -> None:
         for feeder in self.feeders.values():
             feeder.close()
+        for link in self.links:
+            link.close()
 
     def feed(self) -> None:
         """Begins, or goes on, to send lines to every stream."""
@@ -115,7 +127,7 @@ class Rig:
                 continue
             assert target.stream.listen is not None
             self.feeders[sink] = Feeder(
-                int(target.stream.listen.rpartition(":")[2]),
+                self._through(int(target.stream.listen.rpartition(":")[2])),
                 f"feeder-{sink}",
                 Path(target.stream.folder) / "transcript",
                 itertools.islice(_lines(sink), self._limit),
@@ -123,8 +135,14 @@ class Rig:
             )
 
     def progress(self) -> int:
-        """Rows in the sink that has fewest: grows only while every query works."""
-        return min(target.count() for target in self.targets.values())
+        """Rows in the sink that has fewest: grows only while every query works.
+
+        Counted twice a second at most, since that is work for the servers too.
+        """
+        if time.monotonic() - self._counted_at > _COUNT_EVERY_S:
+            self._rows = min(target.count() for target in self.targets.values())
+            self._counted_at = time.monotonic()
+        return self._rows
 
     def supervise(
         self, *, env: Mapping[str, str] | None = None, on_event: Callable[[Event], None] = print
@@ -138,6 +156,7 @@ class Rig:
             progress=self.progress,
             env=env,
             servers={kind: server for kind, server in servers.items() if server is not None},
+            links=self.links,
             on_event=on_event,
         )
 
@@ -195,6 +214,13 @@ class Rig:
     def _describe(verdicts: Mapping[str, Verdict]) -> str:
         return "; ".join(f"{sink}: {verdict}" for sink, verdict in verdicts.items())
 
+    def _through(self, port: int) -> int:
+        """The port to connect to instead: a proxy's, where there is one."""
+        if not self._network:
+            return port
+        self.links.append(Proxy(port))
+        return self.links[-1].port
+
     def _stream(self, sink: str, url: str, target: str) -> Stream:
         folder = self.folder / sink
         folder.mkdir()
@@ -207,7 +233,7 @@ class Rig:
         server.query(TABLE_SQL.format(table=f"{self._name}.landed"))
         table = f"{self._name}.landed"
         return Target(
-            self._stream(MYSQL, server.url(self._name), "landed"),
+            self._stream(MYSQL, _url(server.url(self._name), self._through(server.port)), "landed"),
             lambda: _with(server.connect(self._name), lambda c: mysql_rows(c, table)),
             lambda: int(str(server.query(f"SELECT COUNT(*) FROM {table}")[0][0])),  # noqa: S608
             lambda: _with(server.connect(self._name), mysql_ledger),
@@ -218,11 +244,17 @@ class Rig:
         ledger = f"{self._name}_ledger"
         self._writers = {**self._writers, REDIS: {"ledger": ledger, **self._writers.get(REDIS, {})}}
         return Target(
-            self._stream(REDIS, server.url(), prefix),
+            self._stream(REDIS, _url(server.url(), self._through(server.port)), prefix),
             lambda: redis_rows(server.client(), prefix),
-            lambda: len(redis_rows(server.client(), prefix)),
+            lambda: redis_count(server.client(), prefix),
             lambda: redis_ledger(server.client(), ledger=ledger),
         )
+
+
+def _url(url: str, port: int) -> str:
+    """The same URL with another port."""
+    parts = urlsplit(url)
+    return url.replace(f":{parts.port}", f":{port}")
 
 
 def _with(connection: Any, read: Callable[[Any], Any]) -> Any:

@@ -18,6 +18,7 @@ A run that ends is started again. It may end because it was killed, or because i
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from spark_eoc.testing.faults import network_fault
 from spark_eoc.testing.kills import Kill, Strike
-from spark_eoc.testing.processes import Part, ScriptRun
+from spark_eoc.testing.processes import Part, ScriptRun, send
+from spark_eoc.testing.proxy import Proxy
 from spark_eoc.testing.servers import Server
 from spark_eoc.testing.wait import WaitTimeoutError
 
 T = TypeVar("T")
+
+#: What a script may well live through.
+_SURVIVED = (Kill.PYTHON_WORKER, Kill.EXECUTOR)
 
 
 class NoProgressError(AssertionError):
@@ -65,18 +71,21 @@ class Supervisor:
         progress: Callable[[], int],
         env: Mapping[str, str] | None = None,
         servers: Mapping[Kill, Server] | None = None,
+        links: Sequence[Proxy] = (),
         on_event: Callable[[Event], None] = lambda event: None,
         progress_timeout_s: float = 240.0,
         tick: Callable[[], None] = lambda: None,
         aim: Callable[[Strike], None] = lambda strike: None,
     ) -> None:
         """``progress()`` is asked about 20 times a second and may raise while a server is down
-        (that counts as no progress). ``tick`` is called as often: for a display. ``aim`` is called
-        when a strike is due and may put it off a little, to an instant that matters."""
+        (that counts as no progress). NETWORK disturbs one of ``links`` for a while. ``tick`` is
+        called as often: for a display. ``aim`` is called when a strike is due and may put it off
+        a little, to an instant that matters."""
         self.command = list(command)
         self.folder = Path(folder)
         self.env = dict(env or {})
         self.servers = dict(servers or {})
+        self.links = tuple(links)
         self.starts = 0
         self.strikes: list[Strike] = []
         self.missed: list[Strike] = []
@@ -187,6 +196,8 @@ class Supervisor:
             self._take_over(run, strike)
         elif strike.kind.is_server:
             self._kill_server(strike)
+        elif strike.kind is Kill.NETWORK:
+            self._disturb(strike)
         else:
             self._kill_part(run, strike)
 
@@ -194,9 +205,7 @@ class Supervisor:
         return self.run if self.run is not None else self.start()
 
     def _kill_part(self, run: ScriptRun, strike: Strike) -> None:
-        part = strike.kind.part
-        assert part is not None
-        pids = self._kill_when_there(run, part)
+        pids = self._kill_when_there(run, strike)
         if not pids:
             self.missed.append(strike)
             self._tell("missed", f"{strike}: no such process", strike)
@@ -204,14 +213,25 @@ class Supervisor:
         self.strikes.append(strike)
         self._tell("kill", f"{strike}, pid {', '.join(map(str, pids))}", strike)
         # Workers that were idle at that instant are not missed; a busy one takes its query along.
-        self._await_end(run, 3.0 if strike.kind is Kill.PYTHON_WORKER else 30.0)
+        # An executor is replaced, and its tasks are done again.
+        self._await_end(run, 3.0 if strike.kind in _SURVIVED else 30.0)
 
-    def _kill_when_there(self, run: ScriptRun, part: Part) -> list[int]:
+    def _kill_when_there(self, run: ScriptRun, strike: Strike) -> list[int]:
         """While a run starts, its parts come one after the other: waits up to 60 s for this one."""
         deadline = time.monotonic() + 60
-        while not (pids := run.kill(part)) and run.running and time.monotonic() < deadline:
+        while not (pids := _kill_now(run, strike)) and run.running:
+            if time.monotonic() > deadline:
+                break
             self._pause()
         return pids
+
+    def _disturb(self, strike: Strike) -> None:
+        name, link, rules = network_fault(strike, self.links)
+        link.set(rules)
+        self.strikes.append(strike)
+        self._tell("kill", f"{strike}: {name}, for {strike.hold_s:.1f} s", strike)
+        self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
+        link.set()
 
     def _kill_server(self, strike: Strike) -> None:
         server = self.servers[strike.kind]
@@ -278,6 +298,17 @@ class Supervisor:
 
     def _tell(self, kind: str, text: str, strike: Strike | None = None) -> None:
         self._on_event(Event(time.monotonic() - self._began, kind, text, strike))
+
+
+def _kill_now(run: ScriptRun, strike: Strike) -> list[int]:
+    part = strike.kind.part
+    assert part is not None
+    if part is not Part.EXECUTOR:
+        return run.kill(part)
+    # One of them: a cluster goes on with the others.
+    executors = run.pids(part)
+    chosen = strike.draw().choice(executors) if executors else None
+    return [chosen] if chosen and send(chosen, signal.SIGKILL) else []
 
 
 def _or_none(ask: Callable[[], T]) -> T | None:

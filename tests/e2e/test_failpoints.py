@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
 
 from spark_eoc.failpoints import FAILPOINTS
@@ -36,7 +41,50 @@ def test_redis_is_exactly_once_after_a_kill_at_each_failpoint(tmp_path: Path, re
     check(Campaign(tmp_path, redis=redis_server), REDIS)
 
 
-def check(campaign: Campaign, sink: str) -> None:
-    results = campaign.run()
-    assert [result.name for result in results] == names_for(sink)
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_mysql_is_exactly_once_and_whole_after_a_kill_at_each_failpoint(
+    tmp_path: Path, mariadb_server: MariaDB
+):
+    """In batch atomicity, with a reader that looks all the time: of each batch it sees nothing or
+    all."""
+    names = [n for n in names_for(MYSQL, "batch") if n.startswith(("batch.", "mysql."))]
+    seen: dict[int, set[int]] = {}
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.05):
+            connection = mariadb_server.connect()
+            with connection, connection.cursor() as cursor:
+                for schema, table in _tables(cursor):
+                    query = f"SELECT batch_id, COUNT(*) FROM `{schema}`.`{table}` GROUP BY batch_id"
+                    with suppress(pymysql.MySQLError):
+                        cursor.execute(query)
+                        for batch_id, rows in cursor.fetchall():
+                            seen.setdefault(batch_id, set()).add(rows)
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(look)
+        try:
+            campaign = Campaign(tmp_path, mariadb=mariadb_server, atomicity="batch")
+            check(campaign, MYSQL, names)
+        finally:
+            stop.set()
+        reader.result(30)
+    assert len(seen) > len(names)
+    assert [batch for batch, found in seen.items() if len(found) > 1] == []
+
+
+def _tables(cursor: Any) -> list[tuple[str, str]]:
+    """Every table that a workload appends to."""
+    cursor.execute(
+        "SELECT table_schema, table_name FROM information_schema.columns "
+        "WHERE column_name = 'part' AND table_name NOT LIKE '%\\_rows\\_%'"
+    )
+    return list(cursor.fetchall())
+
+
+def check(campaign: Campaign, sink: str, names: list[str] | None = None) -> None:
+    results = campaign.run(names)
+    assert [result.name for result in results] == (names or names_for(sink))
     assert all(result.passed for result in results), "\n".join(map(str, results))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -9,12 +10,12 @@ import pytest
 
 from spark_eoc.buffer import BufferOptions, LineBlock, LogWriter
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT
-from spark_eoc.testing.kills import Instants, Kill, KillSchedule
+from spark_eoc.testing.kills import USUAL_KILLS, Instants, Kill, KillSchedule
 from spark_eoc.testing.rig import MYSQL, REDIS, Rig
 from spark_eoc.testing.servers import MariaDB, Redis
 
 #: Takeovers have tests of their own, see test_zombies.py.
-KINDS = [kind for kind in Kill if kind is not Kill.TAKEOVER]
+KINDS = [kind for kind in USUAL_KILLS if kind is not Kill.TAKEOVER]
 
 
 @pytest.mark.timeout(900)
@@ -58,29 +59,92 @@ def test_a_kill_within_batch_0_with_latest_loses_nothing(
     assert supervisor.starts == 2
 
 
+#: The soak, in parts that each take under 20 minutes: (atomicity, number).
+PARTS = [
+    pytest.param(atomicity, number, id=f"{atomicity}-part{number}")
+    for atomicity in ("partition", "batch")
+    for number in range(1, 5)
+]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(5400)
+@pytest.mark.parametrize(("atomicity", "number"), PARTS)
 def test_soak(
     tmp_path: Path,
     mariadb_server: MariaDB,
     redis_server: Redis,
+    *,
     eoc_seed: int,
     eoc_kills: int,
+    atomicity: str,
+    number: int,
 ):
-    """100 kills of random kinds and instants, takeovers by zombies among them, both sinks.
+    """400 kills of all kinds and at random instants over 2 million rows, both sinks, both
+    atomicities: takeovers by zombies and disturbed networks among them.
 
     Everything is compared after each ten; seed and counts are printed.
     """
-    print(f"\nsoak with --eoc-seed={eoc_seed} --eoc-kills={eoc_kills}")
-    strikes = list(KillSchedule(eoc_seed, count=eoc_kills))
-    rig = Rig(tmp_path, mariadb=mariadb_server, redis=redis_server)
+    seed, kills = eoc_seed + number, max(1, eoc_kills // len(PARTS))
+    print(f"\nsoak {atomicity} part {number} of 4: seed {seed}, {kills} kills")
+    began = time.monotonic()
+    strikes = list(KillSchedule(seed, count=kills, kinds=(*USUAL_KILLS, Kill.NETWORK)))
+    rig = Rig(
+        tmp_path,
+        mariadb=mariadb_server,
+        redis=redis_server,
+        writers={sink: {"atomicity": atomicity} for sink in (MYSQL, REDIS)},
+        options={"maxRowsPerTrigger": "10000"},
+        per_second=600,
+        network=True,
+    )
     with rig, rig.supervise() as supervisor:
-        for first in range(0, eoc_kills, 10):
+        for first in range(0, kills, 10):
             supervisor.carry_out(strikes[first : first + 10])
-            for sink, verdict in rig.settle(supervisor).items():
+            verdicts = rig.settle(supervisor)
+            for sink, verdict in verdicts.items():
                 print(f"{len(supervisor.strikes)} kills, {sink}: {verdict}", flush=True)
                 verdict.require_clean(f"--eoc-seed={eoc_seed}")
             rig.feed()
     counts = Counter(strike.kind.value for strike in supervisor.strikes)
-    print(f"seed {eoc_seed}: {sum(counts.values())} kills {dict(sorted(counts.items()))}")
+    rows = sum(verdict.sizes["in_sink"] for verdict in verdicts.values())
+    print(
+        f"seed {seed}: {sum(counts.values())} kills {dict(sorted(counts.items()))}, {rows:,} rows"
+    )
     print(f"{supervisor.starts} runs, {len(supervisor.missed)} instants without such a process")
+    print(f"{time.monotonic() - began:.0f} s", flush=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_executors_are_killed_with_speculation_on(
+    tmp_path: Path, mariadb_server: MariaDB, redis_server: Redis, eoc_seed: int
+):
+    """A cluster of two executors in processes of their own: their tasks are done again by others,
+    and copies of slow ones run at the same time."""
+    print(f"\n--eoc-seed={eoc_seed}")
+    kinds = (Kill.EXECUTOR, Kill.EXECUTOR, Kill.PYTHON_WORKER, Kill.JVM)
+    settings = {
+        "spark.master": "local-cluster[2,1,1024]",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "10ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.executor.memory": "1g",
+    }
+    rig = Rig(
+        tmp_path,
+        mariadb=mariadb_server,
+        redis=redis_server,
+        settings=settings,
+        options={"maxRowsPerTrigger": "20000"},
+        per_second=100,
+    )
+    with rig, rig.supervise() as supervisor:
+        supervisor.carry_out(KillSchedule(eoc_seed, count=12, kinds=kinds))
+        verdicts = rig.settle(supervisor)
+    for sink, verdict in verdicts.items():
+        verdict.require_clean(f"{sink}, --eoc-seed={eoc_seed}")
+    counts = Counter(strike.kind for strike in supervisor.strikes)
+    print(dict(counts))
+    assert counts[Kill.EXECUTOR] >= 2

@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import socket
 import ssl
-from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from spark_eoc.errors import ConfigError, ProtocolError
 from spark_eoc.producer import LineProducer
 from spark_eoc.receiver import ReceiverOptions
 from spark_eoc.receiver.tls import tls_context
+from spark_eoc.testing.certificates import Authority
 from spark_eoc.testing.wait import until
 from tests.receiver.conftest import reset
-
-DAY = datetime.timedelta(days=1)
-
-
-class Authority:
-    """Signs certificates for 127.0.0.1."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        constraint = x509.BasicConstraints(ca=True, path_length=None)
-        own = self._builder(self._name, self._key, constraint).sign(self._key, hashes.SHA256())
-        self.file = str(folder / f"{name}.pem")
-        Path(self.file).write_bytes(own.public_bytes(serialization.Encoding.PEM))
-
-    def issue(self, name: str) -> tuple[str, str]:
-        """(certificate file, key file)."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        signed = self._builder(subject, key, address).sign(self._key, hashes.SHA256())
-        files = self.folder / f"{name}.crt", self.folder / f"{name}.key"
-        files[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        files[1].write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return str(files[0]), str(files[1])
-
-    def _builder(self, subject, key, extension):
-        now = datetime.datetime.now(datetime.timezone.utc)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - DAY)
-            .not_valid_after(now + DAY)
-            .add_extension(extension, critical=False)
-        )
 
 
 @pytest.fixture(scope="module")

@@ -211,6 +211,11 @@ class LastPartitionFails(MySQLSink):
             raise RuntimeError("the last partition fails")
         return super().apply(unit, rows)
 
+    def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
+        if unit.partition == 3:
+            raise RuntimeError("the last partition fails")
+        return super().stage(unit, staging_id, rows)
+
 
 _SINKS: dict[str, type[MySQLSink]] = {
     "ledger_in_its_own_transaction": LedgerInItsOwnTransaction,

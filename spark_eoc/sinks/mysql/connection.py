@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import re
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +13,12 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.constants import CLIENT
 
-from spark_eoc.errors import SinkError, SinkUnavailableError
+from spark_eoc.errors import SinkError, SinkUnavailableError, SparkEocError
 from spark_eoc.sinks.mysql.address import Address
+from spark_eoc.sinks.mysql.client import Client
+from spark_eoc.sinks.mysql.login import refused_login
 
 T = TypeVar("T")
-LOGGER = logging.getLogger("spark_eoc.sinks.mysql")
 
 #: Seconds that a transaction may idle, wait for a lock, or wait for the network.
 TIME_LIMIT_S = 10
@@ -32,8 +31,8 @@ _SQL_MODE = (
 )
 _SESSION = (
     "SET SESSION sql_mode='{mode}', time_zone='+00:00', autocommit=1, foreign_key_checks=1, "
-    "unique_checks=1, max_error_count=64, innodb_lock_wait_timeout={limit}, "
-    "lock_wait_timeout={limit}, net_read_timeout={limit}, net_write_timeout={limit}, {idle}={limit}"
+    "unique_checks=1, innodb_lock_wait_timeout={limit}, lock_wait_timeout={limit}, "
+    "net_read_timeout={limit}, net_write_timeout={limit}, {idle}={limit}"
 )
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -75,73 +74,61 @@ class Flavour:
         return not self.mariadb and self.version >= (8, 0, 20)
 
 
-#: Warnings and notes that say that a value was stored otherwise than it was given.
-HARM = frozenset({1263, 1264, 1265, 1292, 1300, 1364, 1365, 1366, 1406, 1411, 1441, 1690})
-
-
-class _Connection(pymysql.connections.Connection):  # type: ignore[misc]
-    """Raises where a statement harmed a value with a warning or a note only.
-
-    Without TLS options the client takes what the server offers, and checks no certificate. For
-    that, PyMySQL loads all of the system's certificates at each connection: 25 ms each.
-    """
-
-    _result: Any
-
-    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
-        affected: int = super().query(sql, unbuffered)
-        result = self._result
-        if result.warning_count and result.description is None:
-            warnings = self.show_warnings()  # forgets the result
-            self._result = result
-            for level, code, text in warnings or ():
-                if code in HARM:
-                    raise pymysql.err.DataError(code, text)
-                LOGGER.debug("%s %s: %s", level, code, text)
-        return affected
-
-    def _create_ssl_ctx(self, sslp: Any) -> Any:
-        if sslp:
-            return super()._create_ssl_ctx(sslp)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
-
-
 def connect(address: Address, *, local_files: bool = False) -> Any:
     """A connection in a strict, UTC, utf8mb4, READ COMMITTED session with short time limits.
 
-    With ``local_files`` the server may be asked to ask for a file; see :mod:`.load`.
+    With ``local_files`` the server may be asked to ask for a file; see :mod:`.load`. What is
+    refused for good, such as a login or a certificate, is a SinkError or a ConfigError.
     """
-    options = dict(address.options)
-    tls = {name[4:]: value for name, value in options.items() if name.startswith("ssl_")}
-    connection = _Connection(
+    connection = Client(
+        address.tls is not None,
         host=address.host,
         port=address.port,
         user=address.user,
-        password=address.password.reveal(),
+        # PyMySQL would take Latin-1, and the server has hashed UTF-8.
+        password=address.password.reveal().encode(),
         database=address.database,
-        unix_socket=options.get("unix_socket"),
-        ssl=tls or None,
+        unix_socket=address.unix_socket,
+        ssl=address.tls.context() if address.tls else None,
+        ssl_disabled=address.plain,
         charset="utf8mb4",
-        connect_timeout=TIME_LIMIT_S,
-        read_timeout=_READ_TIMEOUT_S,
-        write_timeout=_READ_TIMEOUT_S,
+        connect_timeout=address.seconds("connect_timeout", TIME_LIMIT_S),
+        read_timeout=address.seconds("read_timeout", _READ_TIMEOUT_S),
+        write_timeout=address.seconds("write_timeout", _READ_TIMEOUT_S),
         # "affected" would count an upsert that changes nothing as 0 rows.
         client_flag=CLIENT.FOUND_ROWS | (CLIENT.LOCAL_FILES if local_files else 0),
         autocommit=None,
         # This would let a server read any file of this host.
         local_infile=False,
+        defer_connect=True,
     )
     try:
-        idle = "idle_transaction_timeout" if flavour(connection).mariadb else "wait_timeout"
-        connection.query(_SESSION.format(mode=_SQL_MODE, limit=TIME_LIMIT_S, idle=idle))
-        connection.query(_ISOLATION)
+        connection.connect()
+        _set_session(connection, address)
+    except (pymysql.MySQLError, OSError, RuntimeError) as error:
+        discard(connection)
+        refused = refused_login(error, str(address))
+        if refused is not None:
+            raise refused from error
+        raise
     except BaseException:
         discard(connection)
         raise
     return connection
+
+
+def _set_session(connection: Client, address: Address) -> None:
+    mariadb = flavour(connection).mariadb
+    idle = "idle_transaction_timeout" if mariadb else "wait_timeout"
+    connection.query(_SESSION.format(mode=_SQL_MODE, limit=TIME_LIMIT_S, idle=idle))
+    connection.query(_ISOLATION)
+    limit = address.seconds("max_statement_time", 0)
+    if limit:
+        # MySQL counts milliseconds, and only for SELECT.
+        name = (
+            f"max_statement_time={limit}" if mariadb else f"max_execution_time={limit * 1000:.0f}"
+        )
+        connection.query(f"SET SESSION {name}")
 
 
 def flavour(connection: Any) -> Flavour:
@@ -228,7 +215,7 @@ class Budget:
             return ""
         try:
             return _blockers(self._address)
-        except (pymysql.MySQLError, OSError):
+        except (pymysql.MySQLError, OSError, SparkEocError):
             return " (who blocks can't be seen: the PROCESS privilege is missing)"
 
 

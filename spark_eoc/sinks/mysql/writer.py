@@ -22,7 +22,8 @@ class MySQLWriter(Writer):
     Spark runs again is compared and not written again.
 
     ``url`` is ``mysql://user@host:3306/database``; the password comes from ``password``, the URL or
-    the environment variable ``SPARK_EOC_MYSQL_PASSWORD``, and is shown nowhere. ``mode`` is
+    the environment variable ``SPARK_EOC_MYSQL_PASSWORD``, and is shown nowhere. TLS, sockets and
+    time limits are options of the URL, see :mod:`spark_eoc.sinks.mysql.address`. ``mode`` is
     ``append`` or ``upsert``; an upsert needs ``key``, the columns of a primary key or unique index,
     and may ``merge`` other columns by ``replace`` (default), ``add``, ``min``, ``max``, ``keep`` or
     ``coalesce``.

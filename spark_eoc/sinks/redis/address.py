@@ -1,4 +1,7 @@
-"""Where a Redis is and how to log in, with every secret masked."""
+"""Where a Redis is and how to log in, with every secret masked.
+
+``rediss://`` takes the options of :mod:`spark_eoc.sinks.tls`, and redis-py's own names for them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from redis.retry import Retry
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.secret import Secret
+from spark_eoc.sinks.tls import TLS_OPTIONS, Tls
 
 #: Read on the driver when the writer is built and the URL holds no password.
 PASSWORD_ENVIRONMENT = "SPARK_EOC_REDIS_PASSWORD"  # noqa: S105  a name, not a secret
@@ -21,6 +25,7 @@ CONNECT_TIMEOUT_S = 5.0
 _SCHEMES = ("redis", "rediss", "unix")
 _QUERY = frozenset(
     [
+        *TLS_OPTIONS,
         "db",
         "ssl_ca_certs",
         "ssl_ca_path",
@@ -69,6 +74,7 @@ class RedisAddress:
         found = unquote(parts.password or "") or dict(query).get("password")
         secret = password or found or os.environ.get(PASSWORD_ENVIRONMENT)
         cls._check_query([name for name, _ in query if name != "password"])
+        cls._check_tls(parts.scheme, dict(query))
         rest = urlencode([(name, value) for name, value in query if name != "password"])
         user, _, host = parts.netloc.rpartition("@")
         name = user.partition(":")[0]
@@ -101,7 +107,12 @@ class RedisAddress:
         }
         if self.password is not None:
             options["password"] = self.password.reveal()
-        return redis.Redis.from_url(self.url, **options)
+        parts = urlsplit(self.url)
+        query = dict(parse_qsl(parts.query))
+        rest = urlencode({name: v for name, v in query.items() if name not in TLS_OPTIONS})
+        if parts.scheme == "rediss":
+            options.update(_tls_options(query))
+        return redis.Redis.from_url(parts._replace(query=rest).geturl(), **options)
 
     def redact(self, text: str) -> str:
         """The text without the password, wherever it came from."""
@@ -116,3 +127,23 @@ class RedisAddress:
                 f"the Redis URL has options that this writer does not take: {', '.join(unknown)}",
                 next_step=f"use only {', '.join(sorted(_QUERY))}",
             )
+
+    @staticmethod
+    def _check_tls(scheme: str, query: dict[str, str]) -> None:
+        tls = [name for name in TLS_OPTIONS if name in query]
+        if tls and scheme != "rediss":
+            raise ConfigError(
+                f"{tls[0]} in a {scheme}:// URL, which uses no TLS",
+                next_step="write rediss:// for TLS, or leave it out",
+            )
+        Tls.of(query)
+
+
+def _tls_options(query: dict[str, str]) -> dict[str, Any]:
+    """redis-py's arguments; its own names in the URL come before these."""
+    tls = Tls.of(query)
+    tls.check_files()
+    options = {"ssl_ca_certs": tls.ca, "ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
+    # Older versions of redis-py don't check the host's name unless they are told to.
+    unchecked = query.get("ssl_cert_reqs", "required") != "required"
+    return {**options, "ssl_check_hostname": tls.check_host and not unchecked}

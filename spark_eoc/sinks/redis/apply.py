@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from spark_eoc.errors import HalfAppliedError, SinkUnavailableError
 from spark_eoc.failpoints import hit
+from spark_eoc.sinks.dead_letters import source_offset
 from spark_eoc.sinks.entries import (
     AlreadyApplied,
     Applied,
@@ -204,5 +205,7 @@ class UnitWriter:
         """The refusal of a row, which counts from 0 in the unit's."""
         key = self._command.key.render(self._rows.table.slice(row, 1))[0].as_py()
         where = f"column {column!r}" if column else f"command={self._command.name!r}"
+        offset = source_offset(self._rows.table, row)
+        where = where if offset is None else f"offset {offset}, {where}"
         applied = f"{self._whose} first {self._done.rows} rows; nothing of the chunk with this row"
         return bad_row(self._unit, key, f"{where}: {reason}", applied)

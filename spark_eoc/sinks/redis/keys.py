@@ -6,7 +6,8 @@ has a TTL. In batch atomicity there are also a hash for each staged partition,
 ``:staging:<staging id>`` (field number of the chunk, and ``entry``), and the set ``:staging`` of
 them all, with members ``<epoch>:<batch id>:<staging id>``.
 
-A unit entry is ``<batch id>|<fingerprint>|<state>``. State ``half`` is set by the first write of
+A unit entry is ``<batch id>|<fingerprint>|<state>``, with ``<dead letters>|`` before the state if
+there are any. State ``half`` is set by the first write of
 a chunk and replaced by its last: found there later, the chunk failed between the two. In batch
 atomicity there are no units, and what publishes a batch does so with field ``-1``.
 """
@@ -69,9 +70,16 @@ def parse_control(fields: Mapping[str, str]) -> Control | None:
     )
 
 
-def unit_text(batch_id: int, fingerprint: Fingerprint, state: str) -> str:
+def unit_text(batch_id: int, fingerprint: Fingerprint, state: str, dead_letters: int = 0) -> str:
     """A unit entry's text."""
-    return f"{batch_id}|{fingerprint}|{state}"
+    counted = f"{dead_letters}|" if dead_letters else ""
+    return f"{batch_id}|{fingerprint}|{counted}{state}"
+
+
+def dead_letters_in(text: str) -> int:
+    """How many of the rows in a unit entry's text were put aside; 0 for no entry."""
+    parts = text.split("|")
+    return int(parts[2]) if len(parts) > 3 else 0
 
 
 def parse_unit(partition: int, text: str, key: str = "") -> UnitEntry:
@@ -79,17 +87,22 @@ def parse_unit(partition: int, text: str, key: str = "") -> UnitEntry:
 
     ``key`` is where it lies, if that is not the units hash.
     """
-    batch_id, fingerprint, state = text.split("|")
+    batch_id, fingerprint, *_, state = text.split("|")
     if state == HALF:
         raise half_applied(partition, text, key=key)
     return UnitEntry(
-        partition, int(batch_id), Fingerprint.parse(fingerprint), complete=state == COMPLETE
+        partition,
+        int(batch_id),
+        Fingerprint.parse(fingerprint),
+        complete=state == COMPLETE,
+        dead_letters=dead_letters_in(text),
     )
 
 
 def half_applied(partition: int, text: str, problem: str = "", key: str = "") -> HalfAppliedError:
     """The error of a chunk that failed after its first write."""
-    batch_id, fingerprint, _ = text.split("|")
+    batch_id, fingerprint, *_ = text.split("|")
+    mended = text.rpartition("|")[0]
     if partition == BATCH:
         return _half_published(int(batch_id), problem)
     done = Fingerprint.parse(fingerprint).rows
@@ -98,8 +111,7 @@ def half_applied(partition: int, text: str, problem: str = "", key: str = "") ->
         f"write{f' ({problem})' if problem else ''}",
         applied=f"the partition's first {done} rows, and an unknown part of the chunk after them",
         next_step="compare that chunk's keys with the source and undo its writes by hand, then set "
-        f"field {partition} of {key or 'the units hash of the ledger'} to "
-        f"{batch_id}|{fingerprint}|{PARTIAL} and "
+        f"field {partition} of {key or 'the units hash of the ledger'} to {mended}|{PARTIAL} and "
         "restart the query",
         partition=partition,
         batch_id=int(batch_id),

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from spark_eoc.sinks.redis.lua_operations import operations_source
 
-_HEAD = """
+CHUNK_HEAD = """
 local token, batch, partition, expected, half, done = unpack(ARGV, 1, 6)
 local n, F, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local call, try = redis.call, redis.pcall
@@ -66,4 +66,4 @@ return {'HALF', half, type(failure) == 'table' and failure.err or tostring(failu
 
 def chunk_script(command: str, on_null: str = "remove") -> str:
     """The script for one command; with ``on_null="keep"`` hset leaves NULL fields as they are."""
-    return _HEAD + operations_source(command, on_null) + _TAIL
+    return CHUNK_HEAD + operations_source(command, on_null) + _TAIL

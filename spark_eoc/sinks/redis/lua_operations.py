@@ -57,12 +57,12 @@ local function finite(i, text)
   return nil
 end
 
-local seen
+local seen, found_there
 local function typed(i, command)
   local key = KEYS[i + 2]
-  if key == seen then return nil end
-  seen = key
-  return problem(i, try(command, key))
+  if key ~= seen then seen, found_there = key, problem(i, try(command, key)) end
+  if found_there and found_there[1] == 'BAD' then return {'BAD', i, found_there[3]} end
+  return found_there
 end
 
 local function expire(i)

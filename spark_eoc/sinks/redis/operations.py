@@ -8,14 +8,14 @@ nothing and no counter is ever added to twice in a chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eoc.sinks.redis.commands import LONGEST_TTL, Command
-from spark_eoc.sinks.redis.refusal import RowRefusedError, first_true
+from spark_eoc.sinks.redis.refusal import Problem, RowRefusedError
 from spark_eoc.sinks.redis.text import text_column
 from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, read_rows
 
@@ -37,7 +37,7 @@ class Operations:
     """One operation a position; ``columns`` in the order of :meth:`Command.inputs`.
 
     ``row_ends[i]`` is how many of the rows, in their order, the operations ``[0, i]`` cover;
-    None where each row is one operation.
+    None where each row is one operation. ``bad`` are operations that can't be done.
     """
 
     keys: pa.Array
@@ -45,6 +45,7 @@ class Operations:
     names: Sequence[str]
     ttl: pa.ChunkedArray | None
     row_ends: memoryview | None = None
+    bad: Sequence[Problem] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -80,12 +81,12 @@ def arrange(
             by["member"] = text_column(rows.table[command.member])
         by["hash"] = rows.hashes
     if len(by) == 1:
-        return _in_order(rows, pc.sort_indices(keys))
+        return in_order(rows, pc.sort_indices(keys))
     order = pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
-    return _in_order(rows, order)
+    return in_order(rows, order)
 
 
-def _in_order(rows: Rows, order: pa.Array) -> Rows:
+def in_order(rows: Rows, order: pa.Array) -> Rows:
     """A partition that was too large for memory stays in a file, also in its new order."""
     if rows.table.nbytes <= SPILL_BYTES:
         return rows.take(order)
@@ -104,29 +105,41 @@ def _pieces(rows: Rows, order: pa.Array) -> Iterator[pa.RecordBatch]:
 
 def refuse(command: Command, ledger_prefix: str, rows: Rows) -> None:
     """Raises RowRefusedError for the first row found that can't be written, counted in ``rows``."""
+    for problem in problems(command, ledger_prefix, rows):
+        raise problem.error()
+
+
+def problems(command: Command, ledger_prefix: str, rows: Rows) -> Iterator[Problem]:
+    """What of these rows can't be written, whatever Redis holds; a row may have several."""
     table = rows.table
-    command.key.refuse_bad(table)
-    _refuse_ledger_keys(command, ledger_prefix, command.key.render(table))
+    yield from command.key.problems(table)
+    yield from _ledger_keys(command, ledger_prefix, command.key.render(table))
     names = command.inputs(table.column_names)
     if isinstance(command.ttl, str):
-        _refuse_ttl(command.ttl, table[command.ttl])
+        yield from _bad_ttl(command.ttl, table[command.ttl])
     for name in names:
-        _refuse_value(command, name, table[name])
+        yield from _bad_values(command, name, table[name])
     if command.name == "xadd":
-        _refuse_nothing(names, table)
+        yield from _nothing(names, table)
 
 
-def operations(command: Command, rows: Rows) -> Operations:
-    """The operations of rows that :func:`refuse` has let pass, in their order.
+def operations(command: Command, rows: Rows, *, keep_bad: bool = False) -> Operations:
+    """The operations of rows in which there are no :func:`problems`, in their order.
 
-    Raises RowRefusedError if rows of one key add up to more than a counter can take.
+    Raises RowRefusedError if rows of one key add up to more than a counter can take; with
+    ``keep_bad`` such operations are named in ``bad``.
     """
     table = rows.table
     keys = command.key.render(table)
     names = command.inputs(table.column_names)
     ttl = table[command.ttl] if isinstance(command.ttl, str) else None
     if command.kind.adds or command.name == "del":
-        return _summed(command, keys, {name: table[name] for name in names}, ttl)
+        sums = _summed(command, keys, {name: table[name] for name in names}, ttl)
+        bad = tuple(_bad_sums(command, sums))
+        if bad and not keep_bad:
+            error = bad[0].error()
+            raise RowRefusedError(sums.rows_before(error.row), error.column, error.reason)
+        return replace(sums, bad=bad)
     return Operations(keys, [table[name] for name in names], names, ttl)
 
 
@@ -157,15 +170,13 @@ def _summed(
         groups[f"c{at}" if name == command.member else f"c{at}_sum"]
         for at, name in enumerate(columns)
     ]
-    result = Operations(
+    return Operations(
         groups["key"].combine_chunks(),
         found,
         list(columns),
         groups["ttl_max"] if ttl is not None else None,
         _numbers(pc.cumulative_sum(groups["count_all"].combine_chunks())),
     )
-    _refuse_sums(command, result)
-    return result
 
 
 def _summable(command: Command, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -178,91 +189,76 @@ def _summable(command: Command, column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64() if small else pa.decimal128(38, 0))
 
 
-def _refuse_ledger_keys(command: Command, ledger_prefix: str, keys: pa.Array) -> None:
-    row = first_true(pc.starts_with(keys, f"{ledger_prefix}:".encode()))
-    if row >= 0:
-        raise RowRefusedError(
-            row, command.key.columns[0], f"its key lies under the ledger's prefix {ledger_prefix!r}"
-        )
+def _ledger_keys(command: Command, ledger_prefix: str, keys: pa.Array) -> Iterator[Problem]:
+    yield from Problem.found(
+        pc.starts_with(keys, f"{ledger_prefix}:".encode()),
+        command.key.columns[0],
+        f"its key lies under the ledger's prefix {ledger_prefix!r}",
+    )
 
 
-def _refuse_ttl(name: str, ttl: pa.ChunkedArray) -> None:
+def _bad_ttl(name: str, ttl: pa.ChunkedArray) -> Iterator[Problem]:
     bad = pc.invert(pc.and_(pc.greater_equal(ttl, 1), pc.less_equal(ttl, LONGEST_TTL)))
-    row = first_true(pc.fill_null(bad, True))
-    if row >= 0:
-        raise RowRefusedError(row, name, f"a TTL must be 1 to {LONGEST_TTL} seconds")
+    reason = f"a TTL must be 1 to {LONGEST_TTL} seconds"
+    yield from Problem.found(pc.fill_null(bad, True), name, reason)
 
 
-def _refuse_value(command: Command, name: str, column: pa.ChunkedArray) -> None:
+def _bad_values(command: Command, name: str, column: pa.ChunkedArray) -> Iterator[Problem]:
     nulls_mean_something = command.name == "xadd" or (
         command.name == "hset" and command.on_null != "fail"
     )
     if column.null_count and not nulls_mean_something:
-        row = first_true(pc.is_null(column))
-        raise RowRefusedError(row, name, f"NULL, which {command.name} can't write")
+        yield Problem(pc.is_null(column), name, f"NULL, which {command.name} can't write")
     if command.kind.adds == "integer":
-        _refuse_integer(name, column)
+        yield from _bad_integers(name, column)
     elif name == command.score or command.kind.adds == "float":
         if name != command.member:
-            _refuse_double(name, column)
+            yield from _bad_doubles(name, column)
     elif _is_variable(column.type):
-        row = first_true(pc.greater(pc.binary_length(column), _LONGEST_VALUE))
-        if row >= 0:
-            raise RowRefusedError(row, name, f"longer than {_LONGEST_VALUE} bytes (Redis's limit)")
+        long = pc.greater(pc.binary_length(column), _LONGEST_VALUE)
+        yield from Problem.found(long, name, f"longer than {_LONGEST_VALUE} bytes (Redis's limit)")
 
 
-def _refuse_nothing(names: Sequence[str], table: pa.Table) -> None:
+def _nothing(names: Sequence[str], table: pa.Table) -> Iterator[Problem]:
     empty = pc.is_null(table[names[0]])
     for name in names[1:]:
         empty = pc.and_(empty, pc.is_null(table[name]))
-    row = first_true(empty)
-    if row >= 0:
-        raise RowRefusedError(
-            row, names[0], "every field is NULL, and a stream takes no empty entry"
-        )
+    reason = "every field is NULL, and a stream takes no empty entry"
+    yield from Problem.found(empty, names[0], reason)
 
 
-def _refuse_integer(name: str, column: pa.ChunkedArray) -> None:
+def _bad_integers(name: str, column: pa.ChunkedArray) -> Iterator[Problem]:
     if pa.types.is_integer(column.type) and column.type.bit_width < 64:
         return
     numbers = column.cast(pa.decimal128(38, 0))
     limit = pa.scalar(COUNTER_LIMIT, pa.decimal128(38, 0))
     low = pa.scalar(-COUNTER_LIMIT, pa.decimal128(38, 0))
     inside = pc.and_(pc.less(numbers, limit), pc.greater(numbers, low))
-    row = first_true(pc.invert(inside))
-    if row >= 0:
-        raise RowRefusedError(row, name, "not within ±2^62, so that a counter could overflow")
+    reason = "not within ±2^62, so that a counter could overflow"
+    yield from Problem.found(pc.invert(inside), name, reason)
 
 
-def _refuse_double(name: str, column: pa.ChunkedArray) -> None:
+def _bad_doubles(name: str, column: pa.ChunkedArray) -> Iterator[Problem]:
     if pa.types.is_integer(column.type):
         edges = pc.min_max(column).as_py()
         if max(abs(edges["min"] or 0), abs(edges["max"] or 0)) <= _EXACT_DOUBLE:
             return
         numbers = column.cast(pa.decimal128(38, 0))
         low, high = (pa.scalar(n, pa.decimal128(38, 0)) for n in (-_EXACT_DOUBLE, _EXACT_DOUBLE))
-        row = first_true(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)))
-        raise RowRefusedError(row, name, "a whole number beyond 2^53, which a double can't hold")
+        beyond = pc.or_(pc.less(numbers, low), pc.greater(numbers, high))
+        yield Problem(beyond, name, "a whole number beyond 2^53, which a double can't hold")
+        return
     inside = pc.less_equal(pc.abs(column.cast(pa.float64())), _LARGEST_DOUBLE)
-    row = first_true(pc.invert(inside))
-    if row >= 0:
-        raise RowRefusedError(row, name, "not a finite number within ±1e300")
+    yield from Problem.found(pc.invert(inside), name, "not a finite number within ±1e300")
 
 
-def _refuse_sums(command: Command, sums: Operations) -> None:
+def _bad_sums(command: Command, sums: Operations) -> Iterator[Problem]:
+    find = _bad_integers if command.kind.adds == "integer" else _bad_doubles
     for name, column in zip(sums.names, sums.columns, strict=True):
-        if name == command.member:
-            continue
-        try:
-            if command.kind.adds == "integer":
-                _refuse_integer(name, column)
-            else:
-                _refuse_double(name, column)
-        except RowRefusedError as error:
-            row = sums.rows_before(error.row)
-            raise RowRefusedError(
-                row, name, f"the sum of its key's rows is {error.reason}"
-            ) from None
+        if name != command.member:
+            for problem in find(name, column):
+                reason = f"the sum of its key's rows is {problem.reason}"
+                yield replace(problem, reason=reason)
 
 
 def _is_variable(kind: pa.DataType) -> bool:

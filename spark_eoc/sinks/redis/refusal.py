@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +25,26 @@ class RowRefusedError(Exception):
     def shifted(self, rows: int) -> RowRefusedError:
         """The same, counted in a table that has ``rows`` rows more at its start."""
         return RowRefusedError(self.row + rows, self.column, self.reason)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Some rows of a table can't be written: those where ``mask`` is true (NULL counts as false),
+    because of ``column``. At least one is."""
+
+    mask: pa.Array | pa.ChunkedArray
+    column: str
+    reason: str
+
+    @classmethod
+    def found(cls, mask: pa.Array | pa.ChunkedArray, column: str, reason: str) -> Iterator[Problem]:
+        """The problem, if there is any."""
+        if first_true(mask) >= 0:
+            yield cls(mask, column, reason)
+
+    def error(self) -> RowRefusedError:
+        """The refusal of the first of these rows."""
+        return RowRefusedError(first_true(self.mask), self.column, self.reason)
 
 
 def first_true(flags: pa.Array | pa.ChunkedArray) -> int:

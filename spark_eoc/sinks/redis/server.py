@@ -30,6 +30,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from spark_eoc.errors import SinkUnavailableError
 from spark_eoc.sinks.redis.resp import bulk, command
+from spark_eoc.sinks.tls import refusal_text, tls_refusal
 
 LOGGER = logging.getLogger("spark_eoc.sinks.redis")
 #: What a server says while it can't do it now; as text, since scripts wrap it.
@@ -90,11 +91,15 @@ class Patience:
         anything else that a server says for good ends it at once.
         """
         text = self._address.redact(str(error))
-        if not _may_pass(error) or time.monotonic() >= self._deadline:
+        next_step = _next_step(text)
+        refused = tls_refusal(error)
+        if refused is not None:
+            text, next_step = refusal_text(refused, "the server")
+        if refused or not _may_pass(error) or time.monotonic() >= self._deadline:
             raise SinkUnavailableError(
                 f"Redis at {self._address.url} could not {self._what}: {text}",
                 applied=self._applied,
-                next_step=_next_step(text),
+                next_step=next_step,
             ) from None
         LOGGER.warning("Redis could not %s and is tried again: %s", self._what, text)
         time.sleep(self._pause_s * (0.5 + random.random()))

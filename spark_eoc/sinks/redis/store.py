@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import redis
@@ -11,6 +11,8 @@ import redis
 from spark_eoc.sinks.entries import Control, LedgerView, Outcome, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Close, Compare, Open
 from spark_eoc.sinks.redis.apply import UnitWriter
+from spark_eoc.sinks.redis.aside import AsideWriter
+from spark_eoc.sinks.redis.bad_rows import bad_last, check_limit, check_stream
 from spark_eoc.sinks.redis.checks import check_batch, check_server
 from spark_eoc.sinks.redis.keys import (
     LedgerKeys,
@@ -45,6 +47,8 @@ class RedisSink(Sink):
     unit_writer: ClassVar[type[UnitWriter]] = UnitWriter
     #: What publishes a batch; another class is for tests as well.
     publication: ClassVar[type[Publication]] = Publication
+    #: The same with dead letters.
+    aside_writer: ClassVar[type[AsideWriter]] = AsideWriter
 
     target: Target
 
@@ -56,10 +60,22 @@ class RedisSink(Sink):
 
         def step(client: redis.Redis) -> None:
             check_server(client, target.command, target.ledger)
+            if target.dead_letter_limit is not None:
+                check_stream(client, target)
             target.replicas.wait(client, keys.waited)
 
         self._patience("be checked").keep_trying(step)
         return target.command.key.text
+
+    def with_dead_letters(self, limit: int) -> RedisSink:
+        """See :meth:`Sink.with_dead_letters`."""
+        check_limit(limit)
+        return replace(self, target=replace(self.target, dead_letter_limit=limit))
+
+    @property
+    def dead_letters_at(self) -> str:
+        """See :attr:`Sink.dead_letters_at`."""
+        return f"stream {self.target.dead_letters}"
 
     def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
         """See :meth:`Sink.open_batch`; compare and set, again from the start if it changed."""
@@ -87,7 +103,9 @@ class RedisSink(Sink):
     def apply(self, unit: Unit, rows: Rows) -> Outcome:
         """See :meth:`Sink.apply`."""
         keys = LedgerKeys.of(self.target.ledger, unit.writer_id)
-        return self.unit_writer(self.target, keys, unit, rows).apply()
+        aside = self.target.dead_letter_limit is not None
+        writer = self.aside_writer if aside else self.unit_writer
+        return writer(self.target, keys, unit, rows).apply()
 
     def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
         """See :meth:`Sink.close_batch`."""
@@ -140,7 +158,9 @@ class RedisSink(Sink):
 
     def arrange(self, rows: Rows) -> Rows:
         """By target key, so that chunks can go on after a shuffle."""
-        return arrange(self.target.command, rows)
+        arranged = arrange(self.target.command, rows)
+        aside = self.target.dead_letter_limit is not None
+        return bad_last(self.target, arranged) if aside else arranged
 
     def _patience(self, what: str) -> Patience:
         return Patience(self.target.address, what, self.target.budget_s)

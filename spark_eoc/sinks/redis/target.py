@@ -14,6 +14,7 @@ from spark_eoc.sinks.redis.replicas import Replicas
 class Target:
     """``ledger`` is the prefix of the ledger's keys, ``chunk_rows`` the operations in one script,
     ``budget_s`` how long what may pass is tried again, ``replicas`` those that must have a write.
+    With ``dead_letter_limit`` refused rows go to the stream ``dead_letter_key``.
 
     Raises ConfigError for what can't work; nothing is connected.
     """
@@ -24,6 +25,13 @@ class Target:
     chunk_rows: int = 5000
     budget_s: float = 300.0
     replicas: Replicas = field(default_factory=Replicas)
+    dead_letter_key: str | None = None
+    dead_letter_limit: int | None = None
+
+    @property
+    def dead_letters(self) -> str:
+        """The stream of dead letters."""
+        return self.dead_letter_key or f"{self.ledger}:dead_letters"
 
     def __post_init__(self) -> None:
         self.replicas.check_timeout(self.address.socket_timeout_s)

@@ -14,13 +14,14 @@ The rules, which the README repeats:
 from __future__ import annotations
 
 import string
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.sinks.redis.refusal import RowRefusedError, first_true
+from spark_eoc.sinks.redis.refusal import Problem
 from spark_eoc.sinks.redis.text import text_column
 
 _UNSAFE_SEPARATORS = "%0123456789ABCDEF"
@@ -69,16 +70,14 @@ class KeyTemplate:
             pieces += [self._escape(text_column(rows[column])), pa.scalar(literal.encode())]
         return pc.binary_join_element_wise(*pieces, pa.scalar(b""))
 
-    def refuse_bad(self, rows: pa.Table) -> None:
-        """Raises RowRefusedError for the first row with NULL or nothing in a column of the key."""
+    def problems(self, rows: pa.Table) -> Iterator[Problem]:
+        """Rows with NULL or nothing in a column of the key."""
         for column in self.columns:
             value = text_column(rows[column])
             if value.null_count:
-                row = first_true(pc.is_null(value))
-                raise RowRefusedError(row, column, "the key's column is NULL")
-            row = first_true(pc.equal(pc.binary_length(value), 0))
-            if row >= 0:
-                raise RowRefusedError(row, column, "the key's column is empty")
+                yield Problem(pc.is_null(value), column, "the key's column is NULL")
+            empty = pc.equal(pc.binary_length(value), 0)
+            yield from Problem.found(empty, column, "the key's column is empty")
 
     def _escape(self, value: pa.Array) -> pa.Array:
         for character in self._escaped():

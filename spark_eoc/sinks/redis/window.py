@@ -32,13 +32,16 @@ class Window:
     cutter: Cutter
 
     @classmethod
-    def at(cls, target: Target, rows: Rows, base: int) -> Window:
-        """The window that begins at row ``base``; raises RowRefusedError, counted in ``rows``."""
+    def at(cls, target: Target, rows: Rows, base: int, *, keep_bad: bool = False) -> Window:
+        """The window that begins at row ``base``; raises RowRefusedError, counted in ``rows``.
+
+        With ``keep_bad`` see :func:`~spark_eoc.sinks.redis.operations.operations`.
+        """
         part = _stretch(rows, base)
         if base + len(part) < len(rows):
             part = _whole_keys(target, part)
         try:
-            ops = operations(target.command, part)
+            ops = operations(target.command, part, keep_bad=keep_bad)
         except RowRefusedError as error:
             raise error.shifted(base) from None
         cutter = Cutter.of(ops.keys, ops.sizes(), target.chunk_rows, len(ops.columns) + 2)

@@ -40,6 +40,12 @@ class RedisWriter(Writer):
     * ``atomicity="batch"``: tasks stage their rows under the ledger's prefix, and one script moves
       all of a batch to its keys, or nothing. Up to 500,000 keys and values and 64 MiB a batch;
       above that BatchTooLargeError is raised, with nothing written. Not on Cluster.
+    * ``dead_letter_key``: with ``on_bad_row="dead_letter"`` the stream for rows that are refused
+      for their content (NULL or nothing in the key, a value that the command can't take, a bad TTL,
+      a key of another type, a counter that is none or leaves ±2^62: then all rows that a chunk adds
+      to it), default ``<ledger>:dead_letters``. An entry is written by the script that writes the
+      rows beside it. More than ``dead_letter_limit`` of one batch (1,000; at most 10,000) are a
+      DeadLetterLimitError, which leaves nothing of its chunk.
     * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
 
     Rows of one key are applied in the order in which they arrive in their partition for set,
@@ -74,6 +80,7 @@ class RedisWriter(Writer):
         partition_by: Sequence[str] = (),
         on_bad_row: str = "fail",
         dead_letter_limit: int | None = None,
+        dead_letter_key: str | None = None,
         on_new_checkpoint: str = "refuse",
     ) -> None:
         if isinstance(fields, str) or isinstance(partition_by, str):
@@ -92,7 +99,14 @@ class RedisWriter(Writer):
         )
         address = parse_url(url, password)
         replicas = Replicas(wait_replicas, wait_timeout_ms)
-        target = Target(address, told, ledger, chunk_rows, retry_minutes * 60, replicas)
+        if dead_letter_key is not None and on_bad_row != "dead_letter":
+            raise ConfigError(
+                'dead_letter_key belongs to on_bad_row="dead_letter"',
+                next_step='pass on_bad_row="dead_letter" with it, or leave it out',
+            )
+        target = Target(
+            address, told, ledger, chunk_rows, retry_minutes * 60, replicas, dead_letter_key
+        )
         options = WriterOptions(
             writer_id=writer_id,
             checkpoint_location=checkpoint_location,

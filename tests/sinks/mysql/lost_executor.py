@@ -1,10 +1,10 @@
 """Run as a script: one batch on local-cluster[2,1,1024], which loses an executor on the way.
 
-    lost_executor.py DATABASE_URL FOLDER watch|blind
+    lost_executor.py DATABASE_URL FOLDER watch|blind partition|batch
 
 The shuffle's key is random, which Spark can't know: what the lost executor had mapped is mapped
-again with other keys, after three of four result partitions are written. Prints the error's name,
-or ``completed``.
+again with other keys, after three of four result partitions are written or staged. Prints the
+error's name, or ``completed``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ from spark_eoc.sinks.mysql.address import parse_url
 cloudpickle.register_pickle_by_value(spark_eoc)
 
 
+#: Where a row is added for each partition that is done.
+WRITTEN = {"partition": "spark_eoc_units", "batch": "spark_eoc_staged"}
+
+
 def random_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         keys = [uuid.uuid4().hex for _ in range(batch.num_rows)]
@@ -44,6 +48,7 @@ class LoseExecutorOnce:
 
     url: str
     flag: str
+    table: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = [batch.select(["id"]) for batch in batches]
@@ -63,7 +68,7 @@ class LoseExecutorOnce:
                 host=address.host, port=address.port, user=address.user, database=address.database
             )
             with connection, connection.cursor() as cursor:
-                cursor.execute("SELECT COUNT(*) FROM spark_eoc_units")
+                cursor.execute(f"SELECT COUNT(*) FROM {self.table}")
                 if cursor.fetchone() == (3,):
                     return
             time.sleep(0.2)
@@ -74,7 +79,7 @@ def _parent(pid: int) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid")))
 
 
-def main(url: str, folder: str, how: str) -> None:
+def main(url: str, folder: str, how: str, atomicity: str) -> None:
     builder: Any = SparkSession.builder.master("local-cluster[2,1,1024]")
     settings = {
         "spark.ui.enabled": "false",
@@ -96,10 +101,10 @@ def main(url: str, folder: str, how: str) -> None:
         spark.range(0, 4000, 1, 4)
         .mapInArrow(random_key, "id BIGINT, k STRING")
         .repartition(4, "k")
-        .mapInArrow(LoseExecutorOnce(url, f"{folder}/lost"), "id BIGINT")
+        .mapInArrow(LoseExecutorOnce(url, f"{folder}/lost", WRITTEN[atomicity]), "id BIGINT")
     )
     try:
-        MySQLWriter(url, "t")(batch, 0)
+        MySQLWriter(url, "t", atomicity=atomicity)(batch, 0)
         print("completed")
     except Exception as error:  # noqa: BLE001  the test wants its name
         print(type(error).__name__, str(error)[:300])

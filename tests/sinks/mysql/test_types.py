@@ -59,14 +59,16 @@ def write(spark: SparkSession, writer: MySQLWriter, *selects: str) -> None:
     Query(spark).call(writer, spark.range(1).selectExpr(*selects), 0)
 
 
-def test_every_type_goes_round(database: Database, spark: SparkSession) -> None:
-    """M9, M11: with session, server and JVM in different zones."""
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_every_type_goes_round(database: Database, spark: SparkSession, atomicity: str) -> None:
+    """M9, M11: with session, server and JVM in different zones; staged or not."""
     columns = ", ".join(f"{name} {kind}" for name, kind, _, _ in TYPES)
     database.query(f"CREATE TABLE t ({columns}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     database.query("SET GLOBAL time_zone='+05:30'")
     try:
-        write(spark, MySQLWriter(database.url(), "t"), *[f"{e} AS {n}" for n, _, e, _ in TYPES])
+        writer = MySQLWriter(database.url(), "t", atomicity=atomicity)
+        write(spark, writer, *[f"{e} AS {n}" for n, _, e, _ in TYPES])
     finally:
         database.query("SET GLOBAL time_zone='SYSTEM'")
         spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -105,8 +107,10 @@ def test_text_goes_round_and_never_becomes_sql(database: Database, spark: SparkS
 NAMES = ["a%s", "b)", "values", "c`d", "e f", "select", "g.h", "ö", "%", "i'j", 'k"l', "new"]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_awkward_names(database: Database, spark: SparkSession, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "atomicity"), [("append", "partition"), ("upsert", "partition"), ("upsert", "batch")]
+)
+def test_awkward_names(database: Database, spark: SparkSession, mode: str, atomicity: str) -> None:
     """M5, M10: names with signs and reserved words, another order in the table, other case, and
     an extra column with a default."""
     quoted = ["`" + name.replace("`", "``") + "`" for name in NAMES]
@@ -115,7 +119,7 @@ def test_awkward_names(database: Database, spark: SparkSession, mode: str) -> No
         f"CREATE TABLE `t%` (extra INT NOT NULL DEFAULT 7, {columns}, `Id` INT PRIMARY KEY)"
     )
     key = {"mode": "upsert", "key": ["id"]} if mode == "upsert" else {}
-    query, writer = Query(spark), MySQLWriter(database.url(), "t%", **key)
+    query, writer = Query(spark), MySQLWriter(database.url(), "t%", atomicity=atomicity, **key)
     selects = ["cast(id as int) id", *[f"{n} AS {name}" for n, name in enumerate(quoted)]]
     query.call(writer, spark.range(2).selectExpr(*selects), 0)
     if mode == "upsert":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from spark_eoc.failpoints import hit
 from spark_eoc.sinks.entries import Outcome
 from spark_eoc.sinks.redis.apply import UnitWriter
+from spark_eoc.sinks.redis.aside import AsideWriter
 from spark_eoc.sinks.redis.publish import Publication
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.rows import Rows
@@ -39,6 +41,22 @@ class LedgerApartSink(RedisSink):
     """Sets the unit entry in a step of its own, after the chunk's writes."""
 
     unit_writer: ClassVar[type[UnitWriter]] = _LedgerApartWriter
+
+
+class _LettersApartWriter(AsideWriter):
+    def _all_arguments(self, part: Any, entry: str, letters: Any) -> Any:
+        for refused in letters:
+            row = self._letter(refused)[3]
+            self._client.xadd(self._target.dead_letters, {"row": row, "reason": refused.reason})
+        if letters:
+            hit("redis.after_chunk")
+        return super()._all_arguments(part, entry, ())
+
+
+class LettersApartSink(RedisSink):
+    """Puts dead letters aside in a step of their own, before the chunk's."""
+
+    aside_writer: ClassVar[type[AsideWriter]] = _LettersApartWriter
 
 
 class _TokenlessWriter(UnitWriter):

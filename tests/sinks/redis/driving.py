@@ -34,7 +34,7 @@ def rows_of(table: pa.Table | dict[str, Any]) -> Rows:
     return Rows(table, pa.chunked_array([pa.array(hashes, pa.int64())]))
 
 
-_TARGET = ("ledger", "chunk_rows", "budget_s", "replicas")
+_TARGET = ("ledger", "chunk_rows", "budget_s", "dead_letter_key", "dead_letter_limit", "replicas")
 
 
 def redis_sink(url: str, key: str, command: str, **more: Any) -> RedisSink:

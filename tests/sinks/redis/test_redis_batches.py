@@ -311,3 +311,34 @@ def test_an_older_checkpoint_that_went_another_way_is_refused(
     with pytest.raises(Exception, match=r"other offsets|holds other|older"):
         stream.run()
     assert counted(client, prefix) == before
+
+
+@pytest.mark.parametrize("point", ["batch.before_publish", "batch.after_publish"])
+def test_a_driver_that_dies_around_the_publication(  # noqa: PLR0917
+    spark: SparkSession,
+    writer_for: Writers,
+    client: Any,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+) -> None:
+    """Before the publication nothing is in, and the batch may hold other rows when it comes again;
+    after it nothing more is. No key stays staged."""
+    query, writer = Query(spark), writer_for("hincrby", atomicity="batch")
+    monkeypatch.setattr(sys, "_spark_eoc_failpoint_hits", {}, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setenv(ENVIRONMENT, f"{point}=raise")
+        with pytest.raises(FailpointError):
+            query.call(writer, numbers(spark), 0)
+    published = point == "batch.after_publish"
+    assert counted(client, prefix) == (expected(1) if published else {})
+    query.restart()
+    again = writer_for("hincrby", atomicity="batch")
+    query.call(again, numbers(spark, partitions=5, rows=150), 0)
+    rest = Counter(expected(1) if published else expected(1, rows=150))
+    assert counted(client, prefix) == rest
+    query.call(again, numbers(spark).filter("k < 0"), 1)
+    query.call(again, numbers(spark), 2)
+    rest.update(expected(1))
+    assert counted(client, prefix) == rest
+    assert list(client.scan_iter(f"{prefix}_ledger:*:staging*")) == []

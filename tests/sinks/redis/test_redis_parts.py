@@ -79,7 +79,6 @@ def test_templates_that_are_refused(text: str) -> None:
         {"command": "hset", "ttl": 1.5},
         {"command": "hset", "chunk_rows": 0},
         {"command": "hset", "ledger": ""},
-        {"command": "hset", "atomicity": "batch"},
     ],
 )
 def test_arguments_that_are_refused_when_the_writer_is_built(arguments: dict[str, Any]) -> None:

@@ -56,6 +56,14 @@ class RedisClusterSink(RedisSink):
             next_step='use atomicity="partition", or a Redis without cluster mode',
         )
 
+    def with_dead_letters(self, limit: int) -> RedisSink:
+        """Refuses: the dead letters' stream lies in one slot, and rows in many."""
+        raise ConfigError(
+            'on_bad_row="dead_letter" can\'t be had on a Redis Cluster: the stream of dead letters '
+            "lies in one slot, and no script writes to it and to another",
+            next_step='use on_bad_row="fail", or a Redis without cluster mode',
+        )
+
     def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
         """See :meth:`Sink.open_batch`; every slot that an older call may write to is fenced."""
         with Nodes.of(self.target) as nodes:

@@ -1,0 +1,89 @@
+"""Rows that can't be written whatever Redis holds, where they are put aside: which, and where they
+stand; and what dead letters need."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import redis
+
+from spark_eoc.errors import ConfigError
+from spark_eoc.sinks.dead_letters import RefusedRow
+from spark_eoc.sinks.redis.lua_aside import ASIDE_COMMANDS
+from spark_eoc.sinks.redis.lua_probe import PROBE_SCRIPT
+from spark_eoc.sinks.redis.operations import in_order, problems
+from spark_eoc.sinks.redis.refusal import Problem
+from spark_eoc.sinks.redis.server import run_script, text
+from spark_eoc.sinks.redis.target import Target
+from spark_eoc.sinks.redis.window import WINDOW_ROWS
+from spark_eoc.sinks.rows import Rows
+
+#: One script must be able to hold a batch's letters.
+MOST_LETTERS = 10_000
+
+
+def check_limit(limit: int) -> None:
+    """ConfigError for a limit that no script can hold."""
+    if limit > MOST_LETTERS:
+        raise ConfigError(
+            f"dead_letter_limit={limit} is more than one script can hold",
+            next_step=f"use up to {MOST_LETTERS}",
+        )
+
+
+def check_stream(client: redis.Redis, target: Target) -> None:
+    """Raises ConfigError if dead letters could not be written."""
+    kind: Any = client.type(target.dead_letters)
+    if text(kind) not in ("none", "stream"):
+        raise ConfigError(
+            f"dead_letter_key={target.dead_letters!r} holds a {text(kind)}, and dead letters need "
+            "a stream",
+            applied="nothing",
+            next_step="choose another key",
+        )
+    name = f"{{{target.ledger}:probe:{secrets.token_hex(8)}}}"
+    answer, *facts = run_script(client, PROBE_SCRIPT, [f"{name}:1", f"{name}:2"], ASIDE_COMMANDS)
+    if answer != "OK":
+        raise ConfigError(
+            f'Redis refuses {facts[0]}, which on_bad_row="dead_letter" needs: {facts[1]}',
+            applied="nothing",
+            next_step=f"allow this user {facts[0]} on {target.dead_letters!r}",
+        )
+
+
+def bad_rows(target: Target, rows: Rows, most: int | None = None) -> dict[int, RefusedRow]:
+    """The rows that can't be written, whatever Redis holds; stops looking above ``most``."""
+    found: dict[int, RefusedRow] = {}
+    for base in range(0, len(rows), WINDOW_ROWS):
+        part = rows.slice(base, min(len(rows), base + WINDOW_ROWS))
+        for problem in _problems(target, part):
+            for row in pc.indices_nonzero(pc.fill_null(problem.mask, False)).to_pylist():
+                refused = RefusedRow(base + row, problem.reason, problem.column)
+                found.setdefault(base + row, refused)
+                if most is not None and len(found) > most:
+                    return found
+    return found
+
+
+def _problems(target: Target, rows: Rows) -> Iterator[Problem]:
+    key = target.command.key
+    yield from problems(target.command, target.ledger, rows)
+    mask = pc.equal(key.render(rows.table), target.dead_letters.encode())
+    yield from Problem.found(mask, key.columns[0], "its key is that of the dead letters")
+
+
+def bad_last(target: Target, rows: Rows) -> Rows:
+    """The rows in their order, but those that can't be written at the end, by their hash."""
+    bad = bad_rows(target, rows)
+    if not bad:
+        return rows
+    place = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), len(rows)))
+    is_bad = pc.is_in(pc.subtract(place, 1), pa.array(list(bad), pa.int64()))
+    hashes = rows.hashes.combine_chunks()
+    by = pa.table({"bad": is_bad, "by": pc.if_else(is_bad, hashes, place)})
+    order = pc.sort_indices(by, sort_keys=[("bad", "ascending"), ("by", "ascending")])
+    return in_order(rows, order)
