@@ -32,7 +32,6 @@ from spark_eoc.testing.job import TABLE_SQL, Job, Stream
 from spark_eoc.testing.kills import Kill
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.proxy import Proxy
-from spark_eoc.testing.server import Server
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
 from spark_eoc.testing.wait import WaitTimeoutError
@@ -146,20 +145,11 @@ class Rig:
         return self._rows
 
     def supervise(
-        self,
-        *,
-        env: Mapping[str, str] | None = None,
-        on_event: Callable[[Event], None] = print,
-        more: Mapping[Kill, Server] | None = None,
+        self, *, env: Mapping[str, str] | None = None, on_event: Callable[[Event], None] = print
     ) -> Supervisor:
-        """A supervisor of the job; entering it starts the first run. Feeds as well. ``more``
-        servers than the sinks' may be killed, such as a cluster's worker."""
+        """A supervisor of the job; entering it starts the first run. Feeds as well."""
         self.feed()
-        servers: dict[Kill, Any] = {
-            Kill.MARIADB: self._mariadb,
-            Kill.REDIS: self._redis,
-            **(more or {}),
-        }
+        servers: dict[Kill, Any] = {Kill.MARIADB: self._mariadb, Kill.REDIS: self._redis}
         return Supervisor(
             self.job.command(),
             folder=self.folder,

@@ -4,7 +4,8 @@ A script's keys lie in one slot, so a partition is applied slot by slot, and eac
 key of the ledger's that is hash-tagged into the slot, says what is there and who may write.
 
 * **Register.** Before a task writes to slots it adds them to the writer's list of *touched* slots,
-  beside the control entry, by a script that checks its token there.
+  beside the control entry, by a script that checks its token there. What it will write, as a
+  fingerprint, is noted with them: a copy of the task with other rows is refused.
 * **Claim.** The chunk's own script then makes the slot's entry its call's, unless the entry has a
   newer epoch.
 * **Fence.** A new call first stores its token in the control entry, after which no older call can

@@ -18,6 +18,7 @@ from spark_eoc.sinks.entries import (
     Refused,
     Unit,
 )
+from spark_eoc.sinks.ledger import mismatch
 from spark_eoc.sinks.redis.apply import UnitWriter
 from spark_eoc.sinks.redis.cluster.flight import Reply, SlotCall, flights, fly
 from spark_eoc.sinks.redis.cluster.keys import ClusterKeys
@@ -26,7 +27,7 @@ from spark_eoc.sinks.redis.cluster.lua_control import REGISTER_SCRIPT
 from spark_eoc.sinks.redis.cluster.lua_slot import slot_chunk_script
 from spark_eoc.sinks.redis.cluster.nodes import Nodes, SlotPlace, asked_place
 from spark_eoc.sinks.redis.cluster.parts import Group, Part, groups, parts_of
-from spark_eoc.sinks.redis.keys import COMPLETE, HALF, unit_text
+from spark_eoc.sinks.redis.keys import COMPLETE, HALF, parse_unit, unit_text
 from spark_eoc.sinks.redis.outcomes import fenced_or_behind, refused
 from spark_eoc.sinks.redis.refusal import RowRefusedError
 from spark_eoc.sinks.redis.resp import bulk
@@ -103,7 +104,7 @@ class ClusterUnitWriter:
     ) -> dict[int, str] | Refused:
         unit, control = self.unit, self.keys.control
         keys = [control.control, control.units, self.keys.touched, self.keys.floors]
-        entry = unit_text(unit.batch_id, unit.fingerprint, COMPLETE)
+        entry = unit_text(unit.batch_id, unit.fingerprint, str(unit.epoch))
         arguments: list[str | int] = [unit.token, unit.batch_id, unit.partition, entry, *slots]
 
         def step(client: redis.Redis) -> dict[int, str] | Refused:
@@ -112,6 +113,8 @@ class ClusterUnitWriter:
                 raise PassingError(facts[0])
             if answer == "FENCED":
                 return fenced_or_behind(unit, facts[0])
+            if answer == "MOVED":
+                return mismatch(unit, parse_unit(unit.partition, facts[0]))
             return dict(zip(slots, facts, strict=True))
 
         what = f"register partition {unit.partition} of batch {unit.batch_id}"

@@ -258,16 +258,20 @@ def _by_partition(
         for partition, text in _pairs(facts):
             entry = parse_unit(int(partition), text, f"key {keys.slot(slot).units}")
             by.setdefault(int(partition), []).append((slot, entry))
-    return [
-        UnitEntry(
-            partition,
-            batch_id,
-            whole := Fingerprint.sum([entry.fingerprint for _, entry in entries]),
-            complete=all(e.complete for _, e in entries) and registered.get(partition) == whole,
-            parts=tuple((slot, entry.rows_done) for slot, entry in entries),
-        )
-        for partition, entries in by.items()
-    ]
+    return [_summed(p, batch_id, entries, registered.get(p)) for p, entries in by.items()]
+
+
+def _summed(
+    partition: int,
+    batch_id: int,
+    entries: Sequence[tuple[int, UnitEntry]],
+    registered: Fingerprint | None,
+) -> UnitEntry:
+    whole = Fingerprint.sum([entry.fingerprint for _, entry in entries])
+    if registered == whole and all(entry.complete for _, entry in entries):
+        return UnitEntry(partition, batch_id, whole)
+    parts = tuple((slot, entry.rows_done) for slot, entry in entries)
+    return UnitEntry(partition, batch_id, whole, complete=False, parts=parts)
 
 
 def _pairs(words: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -4,8 +4,9 @@ stored, and a close empties the list.
 REGISTER
     KEYS  1 control hash   2 units hash   3 touched   4 floors
     ARGV  1 token   2 batch id   3 partition   4 the partition's entry, to be stored in the units
-          hash   5 ... the slots that it will write to
+          hash, with the call's epoch for its state   5 ... the slots that it will write to
     answer {"OK", floor, ...}   they may be written to; the floor of each, "0" for none
+           {"MOVED", entry}     a copy of the task, of the same call, has registered other rows
            {"FENCED", epoch}    the token or the open batch is another; epoch "" = no control entry
            {"REFUSED", problem} the server refused before the first write
 
@@ -21,6 +22,11 @@ from spark_eoc.sinks.redis.lua_store import STORE_SCRIPT
 REGISTER_SCRIPT = """
 local control = redis.call('HMGET', KEYS[1], 'token', 'open_batch', 'epoch')
 if control[1] ~= ARGV[1] or control[2] ~= ARGV[2] then return {'FENCED', control[3] or ''} end
+local there = redis.call('HGET', KEYS[2], ARGV[3])
+if there and there ~= ARGV[4] and string.match(there, '^%d+') == ARGV[2]
+   and string.match(there, '[^|]*$') == string.match(ARGV[4], '[^|]*$') then
+  return {'MOVED', there}
+end
 local set = redis.pcall('HSET', KEYS[2], ARGV[3], ARGV[4])
 if type(set) == 'table' and set.err then return {'REFUSED', set.err} end
 local answer = {'OK'}

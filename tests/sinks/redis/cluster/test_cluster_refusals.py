@@ -52,8 +52,12 @@ def test_every_node_is_checked(redis_cluster: RedisCluster, prefix: str) -> None
     assert list(redis_cluster.keys(f"{prefix}*")) == []
 
 
-def test_batch_atomicity_is_refused_by_name(redis_cluster: RedisCluster) -> None:
-    """Nothing writes to several slots in one step."""
+def test_what_needs_one_step_for_all_slots_is_refused_by_name(redis_cluster: RedisCluster) -> None:
+    """Batch atomicity at the first batch, dead letters when a writer is built."""
+    with pytest.raises(ConfigError, match="Redis Cluster"):
+        RedisWriter(
+            redis_cluster.url(), key="{k}", command="set", value="v", on_bad_row="dead_letter"
+        )
     with pytest.raises(ConfigError, match="Redis Cluster"):
         redis_sink(redis_cluster.url(), "c:{k}", "hincrby").check_batch()
 
