@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from spark_eoc.errors import (
 from spark_eoc.sinks.entries import AlreadyApplied, Applied
 from spark_eoc.sinks.store import Column
 from spark_eoc.testing.proxy import Rules
+from spark_eoc.testing.servers import Redis
 from tests.sinks.redis.driving import (
     Run,
     counters,
@@ -53,6 +55,21 @@ def test_a_redis_back_at_a_snapshot_is_refused(own_redis: Any) -> None:
     own_redis.client().flushall()
     with pytest.raises(SinkBehindError, match="no ledger"):
         run.open(2)
+
+
+def test_a_redis_that_keeps_snapshots_only_is_refused_after_a_kill(tmp_path: Path) -> None:
+    """SAVE, a batch, SIGKILL, a start from the dump: what came after it is gone, and it is said."""
+    with Redis.start(tmp_path / "redis", ["--appendonly", "no"]) as server:
+        run = Run(redis_sink(server.url(), "c:{k}", "hincrby"), "w")
+        run.batch(0, counters())
+        server.client().save()
+        run.batch(1, counters())
+        run.open(2)
+        server.restart()
+        assert error_of(run.apply(counters())) == "SinkBehindError"
+        with pytest.raises(SinkBehindError, match="batch 0 as the newest complete one"):
+            run.open(2)
+        assert stored(server.client(), "c") == totals(counters())
 
 
 def _wait_for_rewrite(client: Any) -> None:
@@ -99,6 +116,27 @@ def test_r1_answers_lost_on_the_way(
         proxy.set(None)
         run.close()
         assert stored(redis_server.client(), prefix) == totals(data, batch + 1), batch
+
+
+def test_r1_a_link_that_is_slower_than_the_socket_timeout(
+    redis_server: Any,
+    proxy_to: Callable[[int], Any],
+    prefix: str,
+    later: Callable[..., threading.Timer],
+) -> None:
+    """R1: every answer comes after the client has given up, and what it sent arrives all the same,
+    late and in any order with its repeats: counters exact."""
+    data, proxy = counters(), proxy_to(redis_server.port)
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.15"
+    run = Run(redis_sink(url, prefix + ":{k}", "hincrby", chunk_rows=2), prefix)
+    for batch in range(3):
+        run.open(batch)
+        proxy.set(Rules(delay_s=0.2))
+        normal = later(1.2, lambda: proxy.set(None))
+        assert run.apply(data) in (Applied(), AlreadyApplied())
+        normal.join()
+        run.close()
+        assert stored(redis_server.client(), prefix) == totals(data, batch + 1)
 
 
 def test_r3_out_of_memory_fails_whole_and_goes_on(own_redis: Any) -> None:
