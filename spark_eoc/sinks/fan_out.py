@@ -29,7 +29,8 @@ class FanOut:
         """Writes ``df`` to every sink, also after one has failed; then raises the first error."""
         failed: list[Exception] = []
         watch = StageWatch(df)
-        frame = df.persist(StorageLevel.MEMORY_AND_DISK)
+        kept = _is_kept(df)
+        frame = df if kept else df.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for writer in self._writers:
                 error = _tried(writer, frame, batch_id)
@@ -39,11 +40,17 @@ class FanOut:
                     # watch would see that, so it must compute anew.
                     frame.unpersist(blocking=True)
         finally:
-            frame.unpersist()
+            if not kept:  # the caller's own cache is the caller's to drop
+                frame.unpersist()
         for error in failed[1:]:
             LOGGER.error("another sink failed too: %s", error)
         if failed:
             raise failed[0]
+
+
+def _is_kept(df: DataFrame) -> bool:
+    level = df.storageLevel
+    return bool(level.useMemory or level.useDisk)
 
 
 def _tried(writer: Writer, frame: DataFrame, batch_id: int) -> Exception | None:
@@ -65,5 +72,10 @@ def fan_out(*writers: Any) -> Callable[[DataFrame, int], None]:
         raise ConfigError(
             "fan_out takes writers, at least one",
             next_step="call it as fan_out(MySQLWriter(…), RedisWriter(…))",
+        )
+    if len({id(writer) for writer in writers}) < len(writers):
+        raise ConfigError(
+            "fan_out has one writer twice, which would write each batch once and refuse it then",
+            next_step="name it once, or make a second one with a writer_id of its own",
         )
     return FanOut(writers)

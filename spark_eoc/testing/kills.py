@@ -30,6 +30,7 @@ class Kill(str, Enum):
     TAKEOVER = "takeover"
     EXECUTOR = "executor"
     NETWORK = "network"
+    SPARK_WORKER = "spark_worker"
 
     def __str__(self) -> str:
         return self.value
@@ -41,8 +42,8 @@ class Kill(str, Enum):
 
     @property
     def is_server(self) -> bool:
-        """Whether a database is SIGKILLed, held down for ``hold_s``, and restarted."""
-        return self in (Kill.MARIADB, Kill.REDIS)
+        """Whether a server is SIGKILLed, held down for ``hold_s``, and restarted."""
+        return self in (Kill.MARIADB, Kill.REDIS, Kill.SPARK_WORKER)
 
 
 _PARTS = frozenset(part.value for part in Part)
@@ -54,8 +55,8 @@ PROCESS_KILLS: tuple[Kill, ...] = (
     Kill.SOURCE_RUNNER,
     Kill.PYTHON_WORKER,
 )
-#: What a schedule draws from unless it is told otherwise. EXECUTOR needs a cluster, NETWORK a
-#: proxy in each connection.
+#: What a schedule draws from unless it is told otherwise. EXECUTOR and SPARK_WORKER need a
+#: cluster, NETWORK a proxy in each connection.
 USUAL_KILLS: tuple[Kill, ...] = (*PROCESS_KILLS, Kill.MARIADB, Kill.REDIS, Kill.TAKEOVER)
 
 

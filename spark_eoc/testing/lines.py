@@ -68,17 +68,20 @@ def dropped_at(files: Sequence[str], line: int, step: Callable[[], Any]) -> bool
 class Held:
     """``step`` in a thread that is held before its ``line``-th line until :meth:`go_on`.
 
-    ``reached`` tells whether it is held there; False: it ended before.
+    ``reached`` tells whether it is held there; False: it ended before, or didn't in ``wait``
+    seconds.
     """
 
-    def __init__(self, files: Sequence[str], line: int, step: Callable[[], Any]) -> None:
+    def __init__(
+        self, files: Sequence[str], line: int, step: Callable[[], Any], *, wait: float = 60
+    ) -> None:
         self._arrived, self._go_on = threading.Event(), threading.Event()
         self._reached = False
         self._files, self._line, self._step = files, line, step
         self._result: Any = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self._arrived.wait(60)
+        self._arrived.wait(wait)
         self.reached = self._reached
 
     def _run(self) -> None:

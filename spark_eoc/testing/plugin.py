@@ -13,7 +13,7 @@ import random
 import secrets
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_eoc.testing.chaos_fixture import ChaosRunner
+    from spark_eoc.testing.feeder import Feeder
     from spark_eoc.testing.kills import Kill
     from spark_eoc.testing.operating import SurgeryRunner
+    from spark_eoc.testing.place import Place
     from spark_eoc.testing.proxy import Proxy
     from spark_eoc.testing.redis_cluster import RedisCluster
     from spark_eoc.testing.servers import MariaDB, Redis, Server, SqlServer
@@ -139,6 +141,39 @@ def eoc_chaos(request: pytest.FixtureRequest, tmp_path: Path, eoc_seed: int) -> 
     kinds = _kinds(option("--eoc-kinds"))
     given = Given(eoc_seed, option("--eoc-kills"), option("--eoc-rows"), kinds)
     return ChaosRunner(tmp_path, given)
+
+
+@pytest.fixture
+def eoc_place(tmp_path: Path) -> Place:
+    """A temporary buffer, checkpoint and input folder, and a free port to listen on."""
+    from spark_eoc.testing.place import Place  # noqa: PLC0415  only when it is used
+    from spark_eoc.testing.ports import free_port  # noqa: PLC0415  only when it is used
+
+    folder = tmp_path / "place"
+    (folder / "input").mkdir(parents=True)
+    return Place(
+        folder=str(folder),
+        input=str(folder / "input"),
+        listen=f"127.0.0.1:{free_port()}",
+        buffer=str(folder / "buffer"),
+        checkpoint=str(folder / "checkpoint"),
+    )
+
+
+@pytest.fixture
+def eoc_producer(tmp_path: Path) -> Iterator[Callable[..., Feeder]]:
+    """``eoc_producer(port, lines)`` sends lines by the acknowledged protocol, in a thread, and
+    writes down what it sent and was told: ``.transcript()``. Ends with the test."""
+    from spark_eoc.testing.feeder import Feeder  # noqa: PLC0415  only when it is used
+
+    with contextlib.ExitStack() as stack:
+
+        def start(port: int, lines: Iterable[bytes], per_second: float = 500.0) -> Feeder:
+            name = f"producer-{uuid.uuid4().hex[:8]}"
+            feeder = Feeder(port, name, tmp_path / name, iter(lines), per_second=per_second)
+            return stack.enter_context(feeder)
+
+        yield start
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from spark_eoc.testing.job import TABLE_SQL, Job, Stream
 from spark_eoc.testing.kills import Kill
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.proxy import Proxy
+from spark_eoc.testing.server import Server
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
 from spark_eoc.testing.wait import WaitTimeoutError
@@ -145,11 +146,20 @@ class Rig:
         return self._rows
 
     def supervise(
-        self, *, env: Mapping[str, str] | None = None, on_event: Callable[[Event], None] = print
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        on_event: Callable[[Event], None] = print,
+        more: Mapping[Kill, Server] | None = None,
     ) -> Supervisor:
-        """A supervisor of the job; entering it starts the first run. Feeds as well."""
+        """A supervisor of the job; entering it starts the first run. Feeds as well. ``more``
+        servers than the sinks' may be killed, such as a cluster's worker."""
         self.feed()
-        servers: dict[Kill, Any] = {Kill.MARIADB: self._mariadb, Kill.REDIS: self._redis}
+        servers: dict[Kill, Any] = {
+            Kill.MARIADB: self._mariadb,
+            Kill.REDIS: self._redis,
+            **(more or {}),
+        }
         return Supervisor(
             self.job.command(),
             folder=self.folder,

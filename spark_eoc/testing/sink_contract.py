@@ -16,9 +16,12 @@ from spark_eoc.testing.contract.crashes import CrashContract
 from spark_eoc.testing.contract.fences import FenceContract
 from spark_eoc.testing.contract.travel import TravelContract
 from spark_eoc.testing.contract.units import UnitContract
+from spark_eoc.testing.contract.whole import WholeContract
 
 
-class SinkContract(UnitContract, FenceContract, BatchContract, CrashContract, TravelContract):
+class SinkContract(
+    UnitContract, FenceContract, BatchContract, CrashContract, TravelContract, WholeContract
+):
     """What a sink promises, test by test; each test's docstring names the promise.
 
     ``make_sink`` and ``rows_in_sink`` must be given. A hook that can't be offered is left out:

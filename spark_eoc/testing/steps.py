@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import uuid
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -11,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_eoc.sinks.entries import Call, Control, Fingerprint, LedgerView, Outcome, Unit
-from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open
+from spark_eoc.sinks.entries import Call, Control, Fingerprint, LedgerView, Outcome, Staged, Unit
+from spark_eoc.sinks.ledger import Compare, Open, decide_close, decide_open, decide_publish
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import Column, Sink
 
@@ -106,6 +107,21 @@ class Run:
             lambda view, units: decide_close(
                 view, units, self.reported, self.call, len(self.reported)
             ),
+        )
+
+    def stage(self, partition: int, rows: Rows) -> tuple[Staged, Outcome]:
+        """One try of a task in batch atomicity: what it would report, and its outcome."""
+        staged = Staged(partition, uuid.uuid4().hex, rows.fingerprint())
+        unit = self.unit(partition, rows)
+        return staged, self.sink.stage(unit, staged.staging_id, self.sink.arrange(rows))
+
+    def publish(self, *staged: Staged) -> None:
+        """Publishes what came back, which completes the batch."""
+        self.sink.publish(
+            self.writer_id,
+            self.call.batch_id,
+            staged,
+            lambda view: decide_publish(view, staged, self.call, len(staged)),
         )
 
     def batch(self, batch_id: int, *partitions: Rows, **more: Any) -> list[Outcome]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT
 from spark_eoc.testing.kills import USUAL_KILLS, Instants, Kill, KillSchedule
 from spark_eoc.testing.rig import MYSQL, REDIS, Rig
 from spark_eoc.testing.servers import MariaDB, Redis
+from spark_eoc.testing.standalone import SparkMaster
+from spark_eoc.testing.wait import until
 
 #: Takeovers have tests of their own, see test_zombies.py.
 KINDS = [kind for kind in USUAL_KILLS if kind is not Kill.TAKEOVER]
@@ -148,3 +151,32 @@ def test_executors_are_killed_with_speculation_on(
     counts = Counter(strike.kind for strike in supervisor.strikes)
     print(dict(counts))
     assert counts[Kill.EXECUTOR] >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_worker_of_a_standalone_cluster_is_killed(
+    tmp_path: Path, mariadb_server: MariaDB, redis_server: Redis, eoc_seed: int
+):
+    """Master and two workers in processes of their own: a worker goes with its executors, comes
+    back, and the tasks are done again."""
+    print(f"\n--eoc-seed={eoc_seed}")
+    with SparkMaster.start(tmp_path / "master") as master, ExitStack() as stack:
+        workers = [stack.enter_context(master.worker()) for _ in range(2)]
+        until(lambda: master.alive_workers == 2, 60, "two workers")
+        settings = {"spark.master": master.url, "spark.executor.memory": "800m"}
+        rig = Rig(
+            tmp_path / "rig",
+            mariadb=mariadb_server,
+            redis=redis_server,
+            settings=settings,
+            options={"maxRowsPerTrigger": "20000"},
+            per_second=100,
+        )
+        with rig, rig.supervise(more={Kill.SPARK_WORKER: workers[0]}) as supervisor:
+            supervisor.carry_out(KillSchedule(eoc_seed, count=4, kinds=(Kill.SPARK_WORKER,)))
+            verdicts = rig.settle(supervisor)
+    for sink, verdict in verdicts.items():
+        verdict.require_clean(f"{sink}, --eoc-seed={eoc_seed}")
+    print(len(supervisor.strikes), "workers killed,", supervisor.starts, "starts")
+    assert len(supervisor.strikes) == 4

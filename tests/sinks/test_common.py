@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -302,6 +303,7 @@ def test_after_a_repeated_stage_fan_out_computes_anew_for_the_next_sink(
     monkeypatch.setattr(Writer, "__call__", lambda _, frame, __: seen.append(frame.mixed))
     kept: Any = Kept()
     kept.persist = lambda _: kept
+    kept.storageLevel = StorageLevel.NONE
     writers = [Writer(Memory(), WriterOptions()) for _ in range(2)]
     fan_out(*writers)(kept, 0)
     assert seen == [True, False]

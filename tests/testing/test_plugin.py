@@ -8,6 +8,11 @@ import sys
 import pyarrow as pa
 import pytest
 
+from spark_eoc.buffer import BufferOptions, LogWriter
+from spark_eoc.receiver import Receiver, ReceiverOptions
+from spark_eoc.testing.evidence import read_buffer
+from spark_eoc.testing.wait import until
+
 pytest_plugins = ["pytester"]
 
 
@@ -33,3 +38,18 @@ def test_the_warm_session_runs_python_workers_of_this_interpreter(spark):
 
     rows = spark.range(1).mapInArrow(where, "x string").collect()
     assert [row.x for row in rows] == [sys.prefix]
+
+
+def test_a_producer_writes_down_what_it_was_told(eoc_place, eoc_producer):
+    """What is acknowledged is in the buffer, and a place's folders are the test's own."""
+    log = LogWriter.open(eoc_place.buffer, BufferOptions())
+    receiver = Receiver(log, ReceiverOptions(listen=("127.0.0.1", eoc_place.port))).start()
+    try:
+        feeder = eoc_producer(eoc_place.port, [b"a", b"b", b"c"])
+        until(lambda: feeder.flushed, 20, "three lines durable")
+        transcript = feeder.transcript()
+    finally:
+        receiver.stop()
+        log.close()
+    assert transcript.acknowledged == 3
+    assert [line.value for line in read_buffer(eoc_place.buffer)] == [b"a", b"b", b"c"]

@@ -91,7 +91,7 @@ class Patience:
         anything else that a server says for good ends it at once.
         """
         text = self._address.redact(str(error))
-        next_step = _next_step(text)
+        next_step = _next_step(text, self._address.url)
         refused = tls_refusal(error)
         if refused is not None:
             text, next_step = refusal_text(refused, "the server")
@@ -176,7 +176,7 @@ def may_pass(problem: str) -> bool:
     return bool(_PASSING.search(problem))
 
 
-def _next_step(problem: str) -> str:
+def _next_step(problem: str, url: str) -> str:
     for word, step in (
         ("maxmemory", "raise maxmemory, or make room"),
         ("READONLY", "point the writer at the primary"),
@@ -192,4 +192,5 @@ def _next_step(problem: str) -> str:
     ):
         if word in problem:
             return f"{step}, then restart the query"
-    return "see that the server runs and can be reached, then restart the query"
+    tls = "speaks TLS there" if url.startswith("rediss") else "wants no TLS (rediss:// in the URL)"
+    return f"see that the server runs, can be reached and {tls}, then restart the query"

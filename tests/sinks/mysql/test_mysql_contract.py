@@ -12,6 +12,7 @@ import pymysql
 import pytest
 
 from spark_eoc.sinks.mysql import sink as sink_module
+from spark_eoc.sinks.mysql import staging, write
 from spark_eoc.sinks.mysql.sink import MySQLSink
 from spark_eoc.sinks.mysql.writer import MySQLWriter
 from spark_eoc.sinks.store import Sink
@@ -51,6 +52,9 @@ class MySQLHooks(SinkHooks):
 
     def history_entries(self) -> int:
         return int(self.mariadb.query("SELECT COUNT(*) FROM spark_eoc_history")[0][0])
+
+    def sink_files(self) -> list[str]:
+        return [str(module.__file__) for module in (sink_module, staging, write)]
 
     def cut_off(self, sink: Sink) -> Sink:
         assert isinstance(sink, MySQLSink)

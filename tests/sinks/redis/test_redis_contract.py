@@ -9,9 +9,10 @@ from inspect import signature
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from spark_eoc.sinks.redis import apply, store
+from spark_eoc.sinks.redis import apply, publish, stage, store
 from spark_eoc.sinks.redis.address import RedisAddress
 from spark_eoc.sinks.redis.server import Script
 from spark_eoc.sinks.redis.store import RedisSink
@@ -46,15 +47,20 @@ class RedisHooks(SinkHooks):
         return redis_sink(self.url, key, "rpush", value="v", chunk_rows=3, ledger=ledger)
 
     def rows_in_sink(self) -> list[int]:
-        keys = [key.decode() for key in self.client.scan_iter(f"{self.prefix}:*")]
-        return [int(k.rpartition(":")[2]) for k in keys for _ in range(self.client.llen(k))]
+        keys = list(self.client.scan_iter(f"{self.prefix}:*", count=1000))
+        with self.client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.llen(key)
+            lengths = pipe.execute()
+        ids = (int(key.decode().rpartition(":")[2]) for key in keys)
+        return [number for number, n in zip(ids, lengths, strict=True) for _ in range(n)]
 
     def history_entries(self) -> int:
         (key,) = self.client.scan_iter(f"{self.prefix}_ledger:*:history")
         return int(self.client.hlen(key))
 
     def sink_files(self) -> list[str]:
-        return [str(store.__file__), str(apply.__file__)]
+        return [str(module.__file__) for module in (store, apply, stage, publish)]
 
     def cut_off(self, sink: Sink) -> Sink:
         assert isinstance(sink, RedisSink)
@@ -78,7 +84,7 @@ class RedisHooks(SinkHooks):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Script, "run", losing(Script.run))
-            patch.setattr(store, "run_script", losing(store.run_script))
+            patch.setattr(redis.Redis, "eval", losing(redis.Redis.eval))
             yield
         assert lost
 
