@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -15,6 +15,14 @@ class Split:
     partitioning: str = "source"
     num_partitions: int | None = None
     partition_by: tuple[str, ...] = ()
+
+    def unites(self, columns: Sequence[str]) -> bool:
+        """Whether all rows that are equal in ``columns`` are in one partition."""
+        if not columns:
+            return True
+        return self.partitioning == "hash" and 0 < len(set(self.partition_by)) == len(
+            set(self.partition_by) & set(columns)
+        )
 
     def text(self, settings: Mapping[str, str]) -> str:
         """What the control entry keeps: this, and the settings that split a frame."""

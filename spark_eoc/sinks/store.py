@@ -60,6 +60,11 @@ class Sink(ABC):
         """Conditions that come with the rows as ``Rows.marks``, by name; none, here."""
         return {}
 
+    def together(self) -> Sequence[str]:
+        """Columns by which rows must be partitioned: those that are equal in them need each other
+        in one unit. None, here."""
+        return ()
+
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> str:
         """On the driver, before a run's first batch: refuses what can't be written safely.

@@ -213,9 +213,15 @@ class Writer:
         )
 
     def _split(self, batch_id: int, control: Control | None) -> Split:
-        """That of the run which began the batch: another one would match nothing of it."""
+        """That of the run which began the batch: another one would match nothing of it.
+
+        But not one that parts rows which must meet, as that of a run before ``delete_when`` was
+        given. Then nothing of the batch may be applied yet, which the comparison will tell.
+        """
         wanted = self._options.split
         begun = wanted if control is None else Split.of(control.split)
+        if not begun.unites(self._sink.together()):
+            return wanted
         if begun != wanted:
             LOGGER.info("batch %d was begun as %s and is completed so", batch_id, begun)
         return begun

@@ -106,6 +106,10 @@ class MySQLSink(Sink):
             return {}
         return {DELETED: Mark("delete_when", self.delete_when)}
 
+    def together(self) -> Sequence[str]:
+        """See :meth:`Sink.together`."""
+        return self.key if self._ordered else ()
+
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`."""
         names = [column.name for column in columns]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import secrets
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eoc.errors import BadRowError, ConfigError
+from spark_eoc.errors import BadRowError, ConfigError, ReplayMismatchError
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Call, Outcome, Refused, Unit
 from spark_eoc.sinks.ledger import Open, decide_open
 from spark_eoc.sinks.mysql.changes import DELETED, arranged, settle
@@ -147,6 +149,16 @@ def _close(view: Any, units: Any, call: Call) -> Any:
     from spark_eoc.sinks.ledger import decide_close  # noqa: PLC0415
 
     return decide_close(view, units, {u.partition: u.fingerprint for u in units}, call, 1)
+
+
+class Fails(MySQLSink):
+    """A run that ends before it writes a row."""
+
+    def apply(self, unit: Unit, rows: Rows) -> Outcome:
+        raise RuntimeError("it fails")
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def stream(database: Database, frame: list[Column], **arguments: Any) -> Stream:
@@ -297,6 +309,7 @@ def test_a_change_stream_through_spark(mariadb: Database, spark: SparkSession) -
     is published whole."""
     how: dict[str, Any] = {"mode": "upsert", "key": ["id"], "create_table": True}
     how |= {"delete_when": "op = 'D'", "order_by": "ts", "columns": {"op": None, "ts": "at"}}
+    how["num_partitions"] = 4
     query, failing = Query(spark), MySQLWriter(mariadb.url(), "made", **how)
     failing._sink.__class__ = LastPartitionFails
     with pytest.raises(Exception, match="the last partition fails"):
@@ -311,3 +324,29 @@ def test_a_change_stream_through_spark(mariadb: Database, spark: SparkSession) -
     gone = changes_of(spark, 0, 30).filter("ts = 9").withColumn("op", F.lit("D"))
     query.call(MySQLWriter(mariadb.url(), "made", **how), gone, 1)
     assert mariadb.query("SELECT * FROM made") == []
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_batch_that_was_begun_without_order_by_does_not_part_its_keys(
+    mariadb: Database, spark: SparkSession, applied: bool
+) -> None:
+    """Begun as the frame is, it is completed by the key where nothing of it is applied; what was
+    applied by another split is refused, whatever that split was."""
+    mariadb.query("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT, ts BIGINT, op CHAR(1))")
+    query, how = Query(spark), {"mode": "upsert", "key": ["id"]}
+    failing = MySQLWriter(mariadb.url(), "t", **how)
+    failing._sink.__class__ = LastPartitionFails if applied else Fails
+    batch = changes_of(spark, 0, 20).repartition(4)
+    with pytest.raises(Exception, match="fails"):
+        query.call(failing, batch, 0)
+    before = mariadb.query("SELECT COUNT(*) FROM t")
+    query.restart()
+    again = MySQLWriter(mariadb.url(), "t", order_by="ts", delete_when="op = 'D'", **how)
+    if applied:
+        with pytest.raises(ReplayMismatchError, match='"partitioning": "source"'):
+            query.call(again, batch, 0)
+        assert mariadb.query("SELECT COUNT(*) FROM t") == before
+        return
+    query.call(again, batch, 0)
+    found = mariadb.query("SELECT id, ts FROM t ORDER BY id")
+    assert found == [(key, 9) for key in range(20) if key % 3]

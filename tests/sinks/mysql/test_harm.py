@@ -126,3 +126,25 @@ def test_text_longer_than_its_column_is_refused_also_if_it_ends_in_blanks(
     assert isinstance(refused, Refused)
     assert "too long for the 3 characters" in refused.what
     assert apply(mariadb, Column("x", "string"), pa.array(["äö ", "😀😀😀", None])) == Applied()
+
+
+@pytest.mark.parametrize(
+    ("harmed", "kept"),
+    [
+        ('{"a":0.123456789012345678}', '{"a":0.5,"b":"1.23456789012345678901"}'),
+        ("[1,-12345678901.234567]", "[1,-12345678901.25]"),
+        ('{"a":123456789012345678901234}', '{"a":12345678901234567}'),
+    ],
+)
+def test_decimals_that_mysqls_json_would_round_are_refused(
+    mysql: Database, harmed: str, kept: str
+) -> None:
+    """M11: its JSON keeps numbers with decimals as DOUBLE; MariaDB's is the text itself."""
+    mysql.query("CREATE TABLE t (x JSON)")
+    column = Column("x", "struct<a:decimal(38,18)>", json=True)
+    refused = apply(mysql, column, pa.array([kept, None, harmed]))
+    assert isinstance(refused, Refused)
+    assert "would be rounded silently" in refused.what
+    assert mysql.query("SELECT * FROM t") == []
+    assert apply(mysql, column, pa.array([kept, None])) == Applied()
+    assert mysql.query("SELECT COUNT(*) FROM t") == [(2,)]

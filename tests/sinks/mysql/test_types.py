@@ -296,7 +296,7 @@ def test_a_created_table_keeps_every_type(
             assert value == expected, name
 
 
-NUMBER = '{"a":0.12345678901234567890}'
+NUMBER = '{"a":0.1234567890123456789}'
 #: Type of the table, Spark's expression, what is read back there and from a table that is made.
 NEWER = [
     ("LONGTEXT", f"parse_json('{NUMBER}')", NUMBER, NUMBER),
