@@ -15,6 +15,10 @@ NO_TLS, NO_PLUGIN = 2026, 2059
 HARM = frozenset({1263, 1264, 1265, 1292, 1300, 1364, 1365, 1366, 1406, 1411, 1441, 1690})
 
 
+class HarmError(pymysql.err.DataError):  # type: ignore[misc]
+    """A value was stored otherwise than given: the statement is applied, unlike one that failed."""
+
+
 class Client(pymysql.connections.Connection):  # type: ignore[misc]
     """A connection that raises where a statement harmed a value with a warning or a note only.
 
@@ -37,7 +41,7 @@ class Client(pymysql.connections.Connection):  # type: ignore[misc]
             self._result = result
             for level, code, text in warnings or ():
                 if code in HARM:
-                    raise pymysql.err.DataError(code, text)
+                    raise HarmError(code, text)
                 LOGGER.debug("%s %s: %s", level, code, text)
         return affected
 

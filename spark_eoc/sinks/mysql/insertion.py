@@ -11,6 +11,7 @@ import pymysql
 
 from spark_eoc.errors import BadRowError
 from spark_eoc.sinks.dead_letters import RefusedRow
+from spark_eoc.sinks.mysql.client import HARM, HarmError
 from spark_eoc.sinks.mysql.connection import CONTENT, message, number
 from spark_eoc.sinks.mysql.render import Around, Fit, RowsText, blocks, rows_text, too_long
 from spark_eoc.sinks.rows import Rows
@@ -19,6 +20,8 @@ from spark_eoc.sinks.rows import Rows
 Refuse = Callable[[int, Exception], None]
 
 _PACKET_TOO_LARGE = 1153  # after it the server has closed the connection
+_NO_DEFAULT = 1364  # of the whole table
+_SAVEPOINT, _UNDO = "SAVEPOINT spark_eoc_{}", "ROLLBACK TO SAVEPOINT spark_eoc_{}"
 _RELEASE_EVERY = 128
 # 'v' on both; MariaDB writes `db`.`table`.`v` in some messages.
 _COLUMN = re.compile(r"\bcolumn (?:`[^`]*`\.`[^`]*`\.)?['`]([^'`]+)['`]", re.IGNORECASE)
@@ -32,17 +35,35 @@ class Insertion:
     undoes a failed statement whole; so it is halved and sent again, in order. One bad row among n
     costs about 2 log2(n) short statements, n bad ones 2n. Rows that are refused here are found
     the same way, without a statement. Any other error passes through.
+
+    A statement that only warned is applied, and can't be halved; then all is undone and sent
+    again, with a savepoint before each statement.
     """
 
     def __init__(
         self, connection: Any, around: Around, fits: Mapping[str, Fit], refuse: Refuse
     ) -> None:
         self._connection, self._around, self._fits = connection, around, fits
-        self._refuse = refuse
+        self._tell = refuse
+        self._refused: set[int] = set()
+        self._careful = False
         self._sent = 0
 
     def send(self, rows: Rows) -> None:
         """Inserts all rows but the refused ones, in order."""
+        self._connection.query(_SAVEPOINT.format("all"))
+        try:
+            self._send(rows)
+        except HarmError:
+            self._careful = True
+            self._connection.query(_UNDO.format("all"))
+            self._send(rows)
+
+    def _refuse(self, row: int, error: Exception) -> None:
+        self._refused.add(row)
+        self._tell(row, error)
+
+    def _send(self, rows: Rows) -> None:
         first = 0
         for block in blocks(rows.table):
             for text, numbers in self._rendered(block, first):
@@ -59,42 +80,43 @@ class Insertion:
     def _rendered(self, block: pa.Table, first: int) -> Iterator[tuple[RowsText, Sequence[int]]]:
         """The block's text with the number of each of its rows, without what can't be written."""
         numbers: Sequence[int] = range(first, first + block.num_rows)
+        if not self._refused.isdisjoint(numbers):
+            yield from self._rest(block, first)
+            return
         try:
             text = rows_text(block, self._fits)
         except BadRowError:
-            bad = {row for row, _ in self._unwritable(block, 0, self._refuser(first))}
-            good = [row for row in range(block.num_rows) if row not in bad]
-            if not good:
-                return
-            numbers = [first + row for row in good]
-            text = rows_text(block.take(pa.array(good, pa.int64())), self._fits)
+            self._refuse_unwritable(block, first)
+            yield from self._rest(block, first)
+            return
         yield RowsText(text), numbers
 
-    def _refuser(self, first: int) -> Refuse:
-        return lambda row, error: self._refuse(first + row, error)
+    def _rest(self, block: pa.Table, first: int) -> Iterator[tuple[RowsText, Sequence[int]]]:
+        """The block without the rows that are refused already."""
+        good = [row for row in range(block.num_rows) if first + row not in self._refused]
+        if good:
+            text = rows_text(block.take(pa.array(good, pa.int64())), self._fits)
+            yield RowsText(text), [first + row for row in good]
 
-    def _unwritable(
-        self, block: pa.Table, start: int, refuse: Refuse
-    ) -> Iterator[tuple[int, BadRowError]]:
+    def _refuse_unwritable(self, block: pa.Table, first: int) -> None:
         try:
             rows_text(block, self._fits)
         except BadRowError as error:
             if block.num_rows == 1:
-                refuse(start, error)
-                yield start, error
+                self._refuse(first, error)
                 return
             half = block.num_rows // 2
-            yield from self._unwritable(block.slice(0, half), start, refuse)
-            yield from self._unwritable(block.slice(half), start + half, refuse)
+            self._refuse_unwritable(block.slice(0, half), first)
+            self._refuse_unwritable(block.slice(half), first + half)
 
     def _range(self, text: RowsText, numbers: Sequence[int], start: int, stop: int) -> None:
         if text.excess(start, self._around):
             self._refuse(numbers[start], too_long(text.length(start, stop), self._around))
             return
         try:
-            self._connection.query(text.statement(start, stop, self._around))
+            self._query(text.statement(start, stop, self._around))
         except pymysql.MySQLError as error:
-            if not is_content(error):
+            if not is_content(error) or (isinstance(error, HarmError) and not self._careful):
                 raise
             if stop - start == 1:
                 self._refuse(numbers[start], error)
@@ -103,10 +125,22 @@ class Insertion:
             self._range(text, numbers, start, middle)
             self._range(text, numbers, middle, stop)
 
+    def _query(self, statement: bytes) -> None:
+        if not self._careful:
+            self._connection.query(statement)
+            return
+        self._connection.query(_SAVEPOINT.format("statement"))
+        try:
+            self._connection.query(statement)
+        except HarmError:
+            self._connection.query(_UNDO.format("statement"))
+            raise
+
 
 def is_content(error: Exception) -> bool:
     """Whether a row's content made this error of the server, and the connection goes on."""
-    return number(error) in CONTENT - {_PACKET_TOO_LARGE}
+    known = CONTENT | HARM - {_NO_DEFAULT} if isinstance(error, HarmError) else CONTENT
+    return number(error) in known - {_PACKET_TOO_LARGE}
 
 
 def refused_row(row: int, error: Exception) -> RefusedRow:

@@ -147,6 +147,29 @@ def test_a_null_in_an_upserts_key_and_a_sum_out_of_range(mariadb: Database) -> N
     assert "the row with key id=4" in refused.what
 
 
+@pytest.mark.parametrize("on_bad_row", ["dead_letter", "fail"])
+def test_a_statement_that_only_warned_is_undone_before_it_is_halved(
+    create: Callable[[str], Database], on_bad_row: str
+) -> None:
+    """M11: its rows are there already, others of the partition too; each is there once at the end,
+    and the bad one is named."""
+    database = create("v TIME(6), w TINYINT")
+    values = ["10:00:00"] * GOOD
+    values[MIDDLE] = "2024-01-31 01:02:03.5"
+    numbers = [500 if i == 7 else 1 for i in range(GOOD)]
+    table = pa.table({"id": pa.array(range(GOOD), INT), "v": values, "w": pa.array(numbers, INT)})
+    run = Run(sink_of(database, on_bad_row=on_bad_row))
+    run.open()
+    if on_bad_row == "fail":
+        refused = run.apply(table.set_column(2, "w", pa.array([1] * GOOD, INT)))
+        assert isinstance(refused, Refused)
+        assert "row 2,501 of 5,000" in refused.what
+        return
+    assert run.apply(table) == Applied(2)
+    assert ids(database) == Counter(set(range(GOOD)) - {7, MIDDLE})
+    assert sorted(row["id"] for *_, row in letters(database)) == [7, MIDDLE]
+
+
 def test_a_row_over_max_allowed_packet(create: Callable[[str], Database]) -> None:
     """M3: its letter keeps the beginning of the long value, since no statement holds all of it."""
     database = create("v LONGTEXT")
