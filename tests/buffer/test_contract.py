@@ -22,7 +22,7 @@ from spark_eoc.buffer.objects import (
 )
 from spark_eoc.errors import LogClosedError, LogError, OffsetOutOfRangeError
 from tests.buffer.buffer_logs import append, send
-from tests.buffer.objects.conftest import s3_server  # noqa: F401  a fixture
+from tests.buffer.objects.conftest import azure_server, s3_server  # noqa: F401  fixtures
 from tests.buffer.objects.stores import memory
 
 SMALL = BufferOptions(segment_bytes=4096, max_buffer_bytes=4 * 4096, retention_ms=0)
@@ -71,15 +71,16 @@ class InStore:
         )
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "memory", "s3", "azure"])
 def kept(request, tmp_path):
     """Each kind of buffer in turn."""
     if request.param == "folder":
         return Folder(tmp_path / "buffer")
     if request.param == "memory":
         return InStore(memory())
-    request.getfixturevalue("s3_server")
-    return InStore(ObstoreObjects(f"s3://eoc/{uuid.uuid4().hex}"))
+    request.getfixturevalue(f"{request.param}_server")
+    scheme = {"s3": "s3", "azure": "az"}[request.param]
+    return InStore(ObstoreObjects(f"{scheme}://eoc/{uuid.uuid4().hex}"))
 
 
 def read(kept, start, end, partitions=2):

@@ -244,9 +244,11 @@ def test_two_racing_writers_lose_and_double_nothing():
     assert race(memory(), 400) > 0
 
 
-def test_two_racing_writers_on_a_real_server(s3_server):
+@pytest.mark.parametrize(("scheme", "server"), [("s3", "s3_server"), ("az", "azure_server")])
+def test_two_racing_writers_on_a_real_server(request, scheme, server):
     """The same over HTTP."""
-    assert race(ObstoreObjects(f"s3://eoc/{uuid.uuid4().hex}"), 40) > 0
+    request.getfixturevalue(server)
+    assert race(ObstoreObjects(f"{scheme}://eoc/{uuid.uuid4().hex}"), 40) > 0
 
 
 @pytest.mark.slow
