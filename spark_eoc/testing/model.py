@@ -8,11 +8,13 @@ within the bounds of a :class:`Scope`:
 * a crash of a run before and after every step, with a task of it that lives on (a straggler);
 * a lost answer to a unit's commit, to the open and to the close, then the retry;
 * a call that fails and is called again within the same run;
-* another partitioning of the same rows in another run, or in the repeated call.
+* another partitioning of the same rows in another run, or in the repeated call;
+* batch atomicity in some of the partitionings: tasks stage, some twice, and the driver publishes.
 
 In each state no row may be in the sink twice. Each state with nothing alive is finished by one run
 without faults, after which no row may be missing. A run may end in a typed error; that is
-*refused*. With one partitioning the finishing run itself must never be refused.
+*refused*. With one partitioning, or in batch atomicity alone, the finishing run itself must never
+be refused.
 
 :class:`Rules` names the decisions, so that a test can put a broken one in and see it caught.
 """
@@ -33,6 +35,7 @@ from spark_eoc.sinks.entries import (
     Fingerprint,
     LedgerView,
     Outcome,
+    Staged,
     Unit,
     UnitEntry,
 )
@@ -40,11 +43,14 @@ from spark_eoc.sinks.ledger import (
     Close,
     Compare,
     Open,
+    check_staged,
     decide_after_error,
     decide_close,
     decide_open,
+    decide_publish,
     decide_replay,
     decide_unit,
+    is_left_over,
 )
 
 #: One partitioning: per partition the numbers of its rows within a batch.
@@ -58,6 +64,7 @@ class Rules:
     ``unit_steps`` says how a unit reaches the sink: ``atomic``; ``rows_then_entry`` (the ledger in
     a transaction of its own); ``check_then_write`` (a plain read at the start);
     ``control_then_write`` (a plain read of the control entry alone, before the commit).
+    ``publishes_all`` takes everything that is staged for the batch, not what came back.
     """
 
     open: Callable[[LedgerView, Call], Open | Compare] = decide_open
@@ -69,6 +76,9 @@ class Rules:
     close: Callable[
         [LedgerView, Sequence[UnitEntry], Mapping[int, Fingerprint], Call, int], Close | None
     ] = decide_close
+    publish: Callable[[LedgerView, Sequence[Staged], Call, int], Close | None] = decide_publish
+    left_over: Callable[[Control | None, int, int], bool] = is_left_over
+    publishes_all: bool = False
     unit_steps: str = "atomic"
     token_per_call: bool = True
     unit_key: Callable[[int], int] = lambda partition: partition
@@ -76,7 +86,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Scope:
-    """How much is explored. ``splits`` are the partitionings that runs and calls may use."""
+    """How much is explored. ``splits`` are the partitionings that runs and calls may use; those
+    whose numbers are in ``whole`` are written in batch atomicity."""
 
     batches: int = 2
     splits: tuple[Split, ...] = (((0,), (1,)),)
@@ -85,6 +96,7 @@ class Scope:
     crashes: int = 1
     lost_answers: int = 1
     repeated_calls: int = 0
+    whole: frozenset[int] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -100,22 +112,34 @@ class Ledger:
     units: tuple[tuple[int, UnitEntry], ...]
     history: tuple[Completed, ...]
     rows: tuple[int, ...]
+    staged: frozenset[tuple[str, Task]] = frozenset()
 
 
 @dataclass(frozen=True)
 class Task:
-    """One unit on its way; ``checked`` and ``written`` are for variants that split the step."""
+    """One unit on its way; ``checked`` and ``written`` are for variants that split the step.
+
+    With ``stage`` it is staged, under another id at each ``attempt``.
+    """
 
     unit: Unit
     rows: tuple[int, ...]
     checked: bool = False
     written: bool = False
     unanswered: bool = False
+    stage: bool = False
+    attempt: int = 0
+
+    @property
+    def staging_id(self) -> str:
+        """The same only for the same attempt of the same task."""
+        return f"{self.unit.token}/{self.unit.partition}/{self.attempt}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the query; ``step`` is open, units, apply, close, commit, ended or refused."""
+    """One run of the query; ``step`` is open, units, apply, close, publish, commit, ended or
+    refused. ``staged`` is what its tasks reported, in batch atomicity."""
 
     number: int
     began: int
@@ -126,6 +150,8 @@ class Run:
     call: Call | None = None
     tasks: tuple[Task, ...] = ()
     reported: tuple[tuple[int, Fingerprint], ...] = ()
+    whole: bool = False
+    staged: tuple[Staged, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +215,7 @@ class _Explorer:
             "units": self._units,
             "apply": self._apply_all,
             "close": self._close,
+            "publish": self._publish,
             "commit": self._commit,
         }
 
@@ -250,7 +277,7 @@ class _Explorer:
 
     def _refused(self) -> str | None:
         self.found.refused += 1
-        if len(self.scope.splits) > 1:
+        if len(self.scope.splits) > max(1, len(self.scope.whole)):
             return None
         self.found.stuck += 1
         return "no run can finish"
@@ -264,7 +291,7 @@ class _Explorer:
         return any(
             run.began > owner.began and run.opened and run.call is not None
             for run in state.runs
-            if run.step in ("units", "apply", "close")
+            if run.step in ("units", "apply", "close", "publish")
         )
 
     def _report(self, state: State, parents: _Parents, verdict: str) -> bool:
@@ -315,7 +342,7 @@ class _Explorer:
 
     def _faults(self, state: State, run: Run) -> Iterator[tuple[str, State]]:
         if state.crashes < self.scope.crashes:
-            dead = replace(run, step="refused", tasks=(), call=None, reported=())
+            dead = _ended(run)
             gone = replace(_with(state, dead), crashes=state.crashes + 1)
             yield f"run {run.number} crashes", gone
             if run.tasks:
@@ -325,7 +352,7 @@ class _Explorer:
                 )
         if run.step == "apply" and run.tasks and state.repeated < self.scope.repeated_calls:
             for split in range(len(self.scope.splits)):
-                again = replace(run, step="open", split=split, tasks=(), reported=())
+                again = replace(_ended(run), step="open", split=split, call=run.call)
                 yield (
                     f"run {run.number}: the call fails, a task lives on, called again "
                     f"with split {split}",
@@ -342,8 +369,7 @@ class _Explorer:
             for label, following in step(state, run):
                 yield f"run {run.number}: {label}", following
         except SparkEocError as error:
-            ended = replace(run, step="refused", tasks=(), call=None, reported=())
-            yield f"run {run.number}: {type(error).__name__}", _with(state, ended)
+            yield f"run {run.number}: {type(error).__name__}", _with(state, _ended(run))
 
     def _open(self, state: State, run: Run) -> Iterator[tuple[str, State]]:
         call = run.call
@@ -359,6 +385,7 @@ class _Explorer:
                 first=not run.opened,
                 offsets_digest=f"digest{run.batch}",
                 split=str(run.split),
+                atomicity="batch" if run.split in self.scope.whole else "partition",
             )
             calls += 1
         view = self._view(state, run)
@@ -396,6 +423,9 @@ class _Explorer:
         assert state.ledger.control is not None
         parts = self._partitions(run)
         stored = [entry for _, entry in state.ledger.units if entry.batch_id == run.batch]
+        if run.split in self.scope.whole and not stored:
+            yield self._stage_all(state, run, parts)
+            return
         computed = {p: _fingerprint(rows) for p, rows in parts.items()}
         todo = parts
         reported = computed
@@ -412,22 +442,58 @@ class _Explorer:
             Task(Unit("w", p, run.batch, epoch, run.call.token, computed[p]), rows)
             for p, rows in todo.items()
         )
-        after = replace(run, step="apply", tasks=tasks, reported=tuple(sorted(reported.items())))
+        # Begun by partitions, it is completed by partitions.
+        call = replace(run.call, atomicity="partition")
+        told = tuple(sorted(reported.items()))
+        after = replace(run, step="apply", call=call, tasks=tasks, reported=told)
         yield f"finds {len(stored)} units, writes {len(tasks)}", _with(state, after)
+
+    def _stage_all(
+        self, state: State, run: Run, parts: Mapping[int, tuple[int, ...]]
+    ) -> tuple[str, State]:
+        """Clears what dead runs have staged, and sends out the tasks."""
+        control, call = state.ledger.control, run.call
+        assert call is not None
+        assert control is not None
+        kept = frozenset(
+            (name, task)
+            for name, task in state.ledger.staged
+            if not self.rules.left_over(control, task.unit.epoch, task.unit.batch_id)
+        )
+        tasks = tuple(
+            Task(
+                Unit("w", p, run.batch, control.epoch, call.token, _fingerprint(rows)),
+                rows,
+                stage=True,
+            )
+            for p, rows in parts.items()
+        )
+        after = _with(state, replace(run, step="apply", tasks=tasks, whole=True))
+        ledger = replace(state.ledger, staged=kept)
+        return f"clears, stages {len(tasks)}", replace(after, ledger=ledger)
 
     def _apply_step(self, state: State, run: Run, task: Task) -> Iterator[tuple[str, State]]:
         others = tuple(other for other in run.tasks if other is not task)
         for label, ledger, after, outcome in self._apply(state.ledger, task):
             if after is None and not isinstance(outcome, Applied | AlreadyApplied):
                 # Spark lets the other tasks of the stage run to their end.
-                ended = replace(run, step="refused", tasks=(), call=None, reported=())
+                ended = _ended(run)
                 rest = state.stragglers | set(others)
                 yield label, replace(_with(state, ended), ledger=ledger, stragglers=rest)
                 continue
             tasks = others if after is None else (after, *others)
-            yield label, replace(_with(state, replace(run, tasks=tasks)), ledger=ledger)
+            staged = run.staged
+            if task.stage:
+                told = Staged(task.unit.partition, task.staging_id, task.unit.fingerprint)
+                staged = tuple(sorted((*staged, told), key=lambda one: one.partition))
+            done = replace(run, tasks=tasks, staged=staged)
+            yield label, replace(_with(state, done), ledger=ledger)
             if after is None and state.lost < self.scope.lost_answers:
-                again = replace(task, unanswered=True, checked=False, written=False)
+                again = (
+                    replace(task, attempt=task.attempt + 1)
+                    if task.stage
+                    else replace(task, unanswered=True, checked=False, written=False)
+                )
                 lost = _with(state, replace(run, tasks=(again, *others)))
                 yield (
                     f"{label}, the answer is lost",
@@ -454,6 +520,34 @@ class _Explorer:
                 replace(state, ledger=ledger, lost=state.lost + 1),
             )
 
+    def _publish(self, state: State, run: Run) -> Iterator[tuple[str, State]]:
+        assert run.call is not None
+        closed = self.rules.publish(
+            self._view(state, run), run.staged, run.call, len(self.scope.splits[run.split])
+        )
+        ledger = state.ledger
+        if closed is not None:
+            ledger = self._published(ledger, run, closed)
+        done = replace(_ended(run), step="commit")
+        yield f"publishes batch {run.batch}", replace(_with(state, done), ledger=ledger)
+        if closed is not None and state.lost < self.scope.lost_answers:
+            yield (
+                f"publishes batch {run.batch}, the answer is lost",
+                replace(state, ledger=ledger, lost=state.lost + 1),
+            )
+
+    def _published(self, ledger: Ledger, run: Run, closed: Close) -> Ledger:
+        there = dict(ledger.staged)
+        check_staged(
+            run.batch, run.staged, {name: task.unit.fingerprint for name, task in there.items()}
+        )
+        chosen = [there[one.staging_id] for one in run.staged]
+        if self.rules.publishes_all:
+            chosen = [task for task in there.values() if task.unit.batch_id == run.batch]
+        for task in chosen:
+            ledger = self._rows(ledger, task)
+        return replace(ledger, control=closed.control, history=(*ledger.history, closed.completed))
+
     def _commit(self, state: State, run: Run) -> Iterator[tuple[str, State]]:
         if state.committed >= run.batch:
             yield "Spark's commit log is taken", _with(state, replace(run, step="refused"))
@@ -471,6 +565,9 @@ class _Explorer:
         self, ledger: Ledger, task: Task
     ) -> Iterator[tuple[str, Ledger, Task | None, Outcome | None]]:
         """Each next step of one task: its label, the ledger, the task if not done, its outcome."""
+        if task.stage:
+            yield self._stage(ledger, task)
+            return
         unit = task.unit
         name = f"unit {unit.partition} of batch {unit.batch_id}"
         key = self.rules.unit_key(unit.partition)
@@ -504,6 +601,13 @@ class _Explorer:
             return
         yield f"{name}: Applied", _entered(wrote, key, unit), None, later
 
+    def _stage(self, ledger: Ledger, task: Task) -> tuple[str, Ledger, Task | None, Outcome | None]:
+        outcome = self.rules.unit(ledger.control, None, task.unit)
+        if isinstance(outcome, Applied):
+            ledger = replace(ledger, staged=ledger.staged | {(task.staging_id, task)})
+        name = f"partition {task.unit.partition} of batch {task.unit.batch_id}"
+        return f"stages {name}: {type(outcome).__name__}", ledger, None, outcome
+
     def _rows(self, ledger: Ledger, task: Task) -> Ledger:
         rows = list(ledger.rows)
         for row in task.rows:
@@ -525,9 +629,15 @@ class _Explorer:
 
     def _apply_all(self, state: State, run: Run) -> Iterator[tuple[str, State]]:
         if not run.tasks:
-            yield "all units reported", _with(state, replace(run, step="close"))
+            step = "publish" if run.whole else "close"
+            yield "all units reported", _with(state, replace(run, step=step))
         for task in run.tasks:
             yield from self._apply_step(state, run, task)
+
+
+def _ended(run: Run) -> Run:
+    """Without anything of its call."""
+    return replace(run, step="refused", tasks=(), call=None, reported=(), whole=False, staged=())
 
 
 def _with(state: State, run: Run) -> State:

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Completed, Fingerprint
-from spark_eoc.sinks.ledger import Close, decide_close, decide_open, decide_unit
+from spark_eoc.sinks.ledger import (
+    Close,
+    decide_close,
+    decide_open,
+    decide_publish,
+    decide_unit,
+)
 from spark_eoc.testing.model import Rules, Scope, explore
 
 ONE = (((0,), (1,)),)
@@ -22,10 +28,20 @@ SCOPES = {
     "a call repeated with finer partitions": Scope(
         splits=FINER, runs=2, repeated_calls=1, lost_answers=0
     ),
+    "whole batches, crashes, lost answers": Scope(splits=ONE, whole=frozenset({0})),
+    "whole batches, a call repeated": Scope(
+        splits=OTHER, whole=frozenset({0, 1}), crashes=0, repeated_calls=1, lost_answers=0
+    ),
+    "some runs whole, some by partitions": Scope(
+        splits=FINER, whole=frozenset({1}), runs=3, crashes=0, lost_answers=0
+    ),
 }
 DEEPER = {
     "crashes and another partitioning": Scope(splits=OTHER, runs=3, crashes=1),
     "repeated calls and lost answers": Scope(splits=FINER, runs=2, repeated_calls=1),
+    "whole batches, three runs": Scope(splits=ONE, whole=frozenset({0}), runs=3),
+    "whole batches, all faults": Scope(splits=OTHER, whole=frozenset({0, 1}), repeated_calls=1),
+    "some runs whole, crashes": Scope(splits=FINER, whole=frozenset({1}), runs=3, lost_answers=0),
 }
 
 
@@ -81,6 +97,11 @@ def _open_by_anyone(view, call):
     return decide_open(view, replace(call, age_us=0, first=True))
 
 
+def _publish_by_anyone(view, staged, call, partitions):
+    control = replace(view.control, token=call.token, last_complete=call.batch_id - 1)
+    return decide_publish(replace(view, control=control), staged, call, partitions)
+
+
 def _always_applied(control, entry, unit):
     return Applied()
 
@@ -112,6 +133,18 @@ BROKEN = {
     ),
     "a late run that takes over": (Rules(open=_open_by_anyone), ONE, {"usurped"}),
 }
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [Rules(publish=_publish_by_anyone), Rules(publishes_all=True)],
+    ids=["no token at the publish", "publishes all that is staged"],
+)
+def test_a_broken_publish_is_caught(rules):
+    """The two rules of batch atomicity."""
+    found = explore(Scope(splits=ONE, whole=frozenset({0})), rules, stop_at_first=True)
+    print(*found.example, sep="\n  ")
+    assert found.twice
 
 
 @pytest.mark.parametrize(("rules", "splits", "checks"), BROKEN.values(), ids=BROKEN.keys())

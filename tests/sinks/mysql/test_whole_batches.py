@@ -40,6 +40,13 @@ def table(mariadb: Database) -> Database:
     return mariadb
 
 
+@pytest.fixture
+def everywhere(database: Database) -> Database:
+    """The same table on each server that the writer knows."""
+    database.query("CREATE TABLE t (id BIGINT, v VARCHAR(20)) ENGINE=InnoDB")
+    return database
+
+
 @pytest.fixture(autouse=True)
 def _fresh_failpoints(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
@@ -171,24 +178,24 @@ BATCHES: list[list[list[tuple[Any, ...]]]] = [
 ]
 
 
-def test_every_merge_rule_gives_what_it_gives_by_partitions(mariadb: Database) -> None:
+def test_every_merge_rule_gives_what_it_gives_by_partitions(database: Database) -> None:
     """Also with NULLs, and with one key in two rows and two partitions: there the later row, and
     the partition with the higher number, is the later one."""
     for name in ("t", "u"):
-        mariadb.query(
+        database.query(
             f"CREATE TABLE {name} (k VARCHAR(5) PRIMARY KEY, `replace` BIGINT, "
             "`add` DECIMAL(20,2), `min` DOUBLE, `max` DATETIME(6), keep VARCHAR(9), `coalesce` INT)"
         )
     how: dict[str, Any] = {"mode": "upsert", "key": ["k"], "merge": RULES}
-    by_batch = Whole(sink_of(mariadb, **how), "a", MERGED, merged_rows)
+    by_batch = Whole(sink_of(database, **how), "a", MERGED, merged_rows)
     for batch_id, partitions in enumerate(BATCHES):
         by_batch.write(batch_id, *partitions)
-    other: Any = MySQLWriter(mariadb.url(), "u", ledger="other", **how)._sink
+    other: Any = MySQLWriter(database.url(), "u", ledger="other", **how)._sink
     write_by_partitions(other, MERGED, merged_rows, BATCHES)
-    found = mariadb.query("SELECT * FROM t ORDER BY k")
-    assert found == mariadb.query("SELECT * FROM u ORDER BY k")
+    found = database.query("SELECT * FROM t ORDER BY k")
+    assert found == database.query("SELECT * FROM u ORDER BY k")
     assert [row[:2] for row in found] == [("a", 8), ("b", None), ("c", 9)]
-    assert left(mariadb) == (0, 0)
+    assert left(database) == (0, 0)
 
 
 # -- errors -----------------------------------------------------------------------------------
@@ -285,12 +292,13 @@ def test_a_deadlock_is_tried_again(table: Database, monkeypatch: pytest.MonkeyPa
     [
         ("ADD PRIMARY KEY (id)", r"1062.*Duplicate entry '1'.*partition 1"),
         ("MODIFY v VARCHAR(20) NOT NULL", r"1048.*Column 'v' cannot be null.*partition 1"),
-        ("ADD CHECK (id <> 4)", r"4025.*CONSTRAINT.*partition 1"),
+        ("ADD CHECK (id <> 4)", r"(?i)(4025|3819).*constraint.*partition 1"),
     ],
 )
-def test_a_row_that_the_target_refuses(table: Database, change: str, match: str) -> None:
+def test_a_row_that_the_target_refuses(everywhere: Database, change: str, match: str) -> None:
     """Found when the batch is published: named, and nothing of the batch is there; once the table
     is mended the next run writes it."""
+    table = everywhere
     table.query(f"ALTER TABLE t {change}")
     run = Whole(sink_of(table), "a", COLUMNS, with_null)
     run.open()
@@ -299,7 +307,8 @@ def test_a_row_that_the_target_refuses(table: Database, change: str, match: str)
         run.publish(*staged)
     assert raised.value.applied == "nothing of this batch"
     assert ids(table) == []
-    table.query("CREATE OR REPLACE TABLE t (id BIGINT, v VARCHAR(20)) ENGINE=InnoDB")
+    table.query("DROP TABLE t")
+    table.query("CREATE TABLE t (id BIGINT, v VARCHAR(20)) ENGINE=InnoDB")
     again = Whole(sink_of(table), "b", COLUMNS, with_null)
     again.write(0, [1, 2], [3, 4, 1])
     assert (ids(table), left(table)) == ([1, 1, 2, 3, 4], (0, 0))
@@ -473,8 +482,9 @@ def test_a_driver_stopped_while_it_publishes(
 # -- the table that rows are staged in --------------------------------------------------------
 
 
-def test_the_target_and_the_frame_may_change_between_runs(table: Database) -> None:
+def test_the_target_and_the_frame_may_change_between_runs(everywhere: Database) -> None:
     """A column that is added or has another type; what another run has staged stays."""
+    table = everywhere
     old = whole(table, "a")
     old.open()
     staged = old.stage(0, 1)
@@ -499,7 +509,8 @@ def test_the_target_and_the_frame_may_change_between_runs(table: Database) -> No
 def test_a_strangers_table_is_refused(table: Database) -> None:
     """By name; it is not changed."""
     name = whole(table).sink._staging.rows_table  # type: ignore[union-attr]
-    table.query(f"CREATE OR REPLACE TABLE spark_eoc_{name} (x INT PRIMARY KEY)")
+    table.query(f"DROP TABLE spark_eoc_{name}")
+    table.query(f"CREATE TABLE spark_eoc_{name} (x INT PRIMARY KEY)")
     with pytest.raises(ConfigError, match="was not made to stage rows"):
         whole(table)
     table.query("ALTER TABLE t ADD `spark_EOC_row` BIGINT")
