@@ -45,7 +45,7 @@ def check_stream(client: redis.Redis, target: Target) -> None:
             applied="nothing",
             next_step="choose another key",
         )
-    name = f"{{{target.ledger}:probe:{secrets.token_hex(8)}}}"
+    name = f"{target.ledger}:probe:{secrets.token_hex(8)}"
     answer, *facts = run_script(client, PROBE_SCRIPT, [f"{name}:1", f"{name}:2"], ASIDE_COMMANDS)
     if answer != "OK":
         raise ConfigError(

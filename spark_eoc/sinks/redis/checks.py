@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from hashlib import sha1
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import ExecAbortError, NoPermissionError, ResponseError
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.commands import Command
@@ -17,6 +18,7 @@ from spark_eoc.sinks.redis.lua_probe import (
     STAGING_COMMANDS,
     UNNAMED_KEY_SCRIPT,
 )
+from spark_eoc.sinks.redis.rights import acl_rules, key_like, key_pattern, target_commands
 from spark_eoc.sinks.redis.server import LOGGER, PassingError, may_pass, run_script
 
 _FLOOR = (6, 2)
@@ -30,22 +32,42 @@ def check_server(
     ``node_tag`` is a hash tag of a slot that this node of a cluster serves; None for a server
     that stands alone.
     """
-    info: dict[str, Any] = client.info()
-    _check_kind(info, command, cluster=node_tag is not None)
-    _check_eviction(info)
-    _warn_persistence(client, info)
-    probe(client, command, ledger, node_tag)
+    try:
+        info: dict[str, Any] = client.info()
+        _check_kind(info, command, cluster=node_tag is not None)
+        _check_eviction(info)
+        _warn_persistence(client, info)
+        probe(client, command, ledger, node_tag)
+    except (NoPermissionError, ExecAbortError) as error:
+        raise _no_right(str(error), command, ledger) from None
+
+
+def _no_right(problem: str, command: Command, ledger: str) -> ConfigError:
+    return ConfigError(
+        f"this user of Redis has not every right that command={command.name!r} needs: {problem}",
+        applied="nothing",
+        next_step=f"ACL SETUSER … {acl_rules(command, ledger)}",
+    )
 
 
 def probe(client: redis.Redis, command: Command, ledger: str, node_tag: str | None = None) -> None:
-    """Runs every command that will be used on keys of its own; ConfigError names the first that
-    the server refuses."""
-    lines = [*LEDGER_COMMANDS, *command.kind.probe, "DEL K"]
-    if command.name == "set" and command.ttl is not None:
-        lines.append("SET K 1 EX 100")
-    elif command.ttl is not None:
-        lines.append("EXPIRE K 100")
-    _probe(client, ledger, lines, f"command={command.name!r}", node_tag)
+    """Runs every command that will be used, those on target keys on one of their pattern;
+    ConfigError names the first that the server refuses."""
+    lines, what = target_commands(command), f"command={command.name!r}"
+    if node_tag is not None:  # a key of the pattern may lie on another node
+        _probe(client, _probe_keys(ledger, node_tag), [*LEDGER_COMMANDS, *lines], what)
+        return
+    keys = _probe_keys(ledger)
+    _probe(client, keys, [*LEDGER_COMMANDS, "DEL L"], what)
+    ask: Any = client.execute_command
+    for word in ("MULTI", "EXEC", "TIME"):
+        ask(word)
+    client.evalsha(sha1(PROBE_SCRIPT.encode(), usedforsecurity=False).hexdigest(), 2, *keys)
+    target = key_like(command, f"spark_eoc_probe_{secrets.token_hex(8)}")
+    try:
+        _probe(client, [keys[0], target], lines, what)
+    except NoPermissionError as error:
+        raise _no_right(f"{error} (keys like {key_pattern(command)!r})", command, ledger) from None
 
 
 def check_batch(client: redis.Redis, ledger: str) -> None:
@@ -57,7 +79,7 @@ def check_batch(client: redis.Redis, ledger: str) -> None:
             applied="nothing",
             next_step='use atomicity="partition", or a Redis without cluster mode',
         )
-    _probe(client, ledger, STAGING_COMMANDS, 'atomicity="batch"')
+    _probe(client, _probe_keys(ledger), STAGING_COMMANDS, 'atomicity="batch"')
     named, unnamed = _probe_keys(ledger)
     reply = run_script(client, UNNAMED_KEY_SCRIPT, [named], [unnamed])
     if reply[0] != "OK":
@@ -70,18 +92,12 @@ def check_batch(client: redis.Redis, ledger: str) -> None:
 
 def _probe_keys(ledger: str, node_tag: str | None = None) -> list[str]:
     name = f"{ledger}:probe:{secrets.token_hex(8)}"
-    start = f"{{{name}}}" if node_tag is None else f"{name}:{{{node_tag}}}"
+    start = name if node_tag is None else f"{name}:{{{node_tag}}}"
     return [f"{start}:ledger", f"{start}:target"]
 
 
-def _probe(
-    client: redis.Redis,
-    ledger: str,
-    lines: Sequence[str],
-    what: str,
-    node_tag: str | None = None,
-) -> None:
-    reply = run_script(client, PROBE_SCRIPT, _probe_keys(ledger, node_tag), lines)
+def _probe(client: redis.Redis, keys: Sequence[str], lines: Sequence[str], what: str) -> None:
+    reply = run_script(client, PROBE_SCRIPT, keys, lines)
     if reply[0] == "OK":
         return
     _, verb, problem = reply
@@ -90,7 +106,7 @@ def _probe(
     raise ConfigError(
         f"Redis refuses {verb}, which {what} needs: {problem}",
         applied="nothing",
-        next_step=f"allow this user {verb} on the target's keys and on the ledger's, {ledger}:*",
+        next_step=f"allow this user {verb}: ACL SETUSER … +{verb.lower()}",
     )
 
 

@@ -181,7 +181,7 @@ def _next_step(problem: str, url: str) -> str:
         ("maxmemory", "raise maxmemory, or make room"),
         ("READONLY", "point the writer at the primary"),
         ("MISCONF", "mend what keeps Redis from saving to its disk (see its log)"),
-        ("NOPERM", "give the user the commands and the key pattern that the message names"),
+        ("permissions to", "give the user the commands and the key pattern that the message names"),
         ("NOAUTH", "give the password in the URL, as password= or in the environment"),
         ("WRONGPASS", "give the right user and password"),
         (

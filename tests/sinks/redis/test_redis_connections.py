@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 
 from spark_eoc.errors import ConfigError, SinkUnavailableError
-from spark_eoc.sinks.entries import Applied
+from spark_eoc.sinks.entries import AlreadyApplied, Applied
 from spark_eoc.sinks.redis import RedisWriter
+from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.rights import acl_rules
+from spark_eoc.sinks.redis.template import KeyTemplate
 from spark_eoc.sinks.store import Column
 from spark_eoc.testing.certificates import Authority
 from spark_eoc.testing.plugin import _start
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.servers import Redis
 from tests.sinks.redis.driving import Run, counters, redis_sink, stored, totals
+from tests.sinks.redis.test_redis_servers import ALL_COMMANDS
 
+README = (Path(__file__).parents[3] / "README.md").read_text()
 COLUMNS = [Column("k", "bigint"), Column("n", "bigint")]
 
 
@@ -139,6 +144,94 @@ def test_a_unix_socket(own_server: Callable[..., Any], tmp_path_factory: Any) ->
     assert run.batch(0, counters()) == [Applied()]
     assert stored(server.client(3), "c") == totals(counters())
     assert "hush" not in repr(run.sink)
+
+
+SERVERS = ["redis6", "redis", "redis8", "valkey"]
+
+
+def user(server: Any, prefix: str, rules: str) -> str:
+    """The URL of a user with these rights and no other, on database 1."""
+    server.client().execute_command(
+        "ACL", "SETUSER", prefix, "reset", "on", ">hush", *rules.split()
+    )
+    return str(server.url(1).replace("redis://", f"redis://{prefix}:hush@"))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_rights_that_are_documented_do(
+    name: str, server_named: Callable[[str], Any], prefix: str
+) -> None:
+    """Every command, with a TTL where it takes one, from the check to a repeated batch."""
+    server = server_named(name)
+    for command, told in ALL_COMMANDS:
+        if (name, command) == ("redis6", "incrbyfloat"):
+            continue
+        more: dict[str, Any] = {**told, **({} if command == "del" else {"ttl": 1000})}
+        key, ledger = f"{prefix}:{command}:{{k}}", f"{prefix}_ledger"
+        rules = acl_rules(Command(command, KeyTemplate.parse(key), **more), ledger)
+        url = user(server, prefix, rules)
+        run = Run(redis_sink(url, key, command, ledger=ledger, chunk_rows=7, **more), key)
+        assert run.sink.check(COLUMNS) == key
+        for batch in range(2):
+            run.open(batch)
+            assert run.apply(counters()) == Applied()
+            assert run.apply(counters()) == AlreadyApplied()
+            run.close()
+    server.client().execute_command("ACL", "DELUSER", prefix)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_each_right_that_is_missing_is_told_at_the_start(
+    name: str, server_named: Callable[[str], Any], prefix: str
+) -> None:
+    """By the command or the keys, with the line that gives it; no key is left behind."""
+    server = server_named(name)
+    client, ledger = server.client(1), f"{prefix}_ledger"
+    key = f"{prefix}:{{k}}"
+    rules = acl_rules(Command("hincrby", KeyTemplate.parse(key), ttl=5), ledger).split()
+    missing = [rule for rule in rules if rule not in ("+del", "+select")]
+    for rule in missing:
+        url = user(server, prefix, " ".join(other for other in rules if other != rule))
+        sink = redis_sink(url, key, "hincrby", ledger=ledger, ttl=5, budget_s=20)
+        with pytest.raises(ConfigError) as caught:
+            sink.check(COLUMNS)
+        text = str(caught.value)
+        assert "hush" not in text
+        assert "ACL SETUSER" in text
+        assert rule in text if rule.startswith("~") else rule[1:] in text.lower(), rule
+        if rule.startswith("+"):
+            assert rule in text, rule
+    url = user(server, prefix, " ".join(rule for rule in rules if rule != "+select"))
+    with pytest.raises(SinkUnavailableError, match="select"):
+        redis_sink(url, key, "hincrby", ledger=ledger, budget_s=20).check(COLUMNS)
+    assert list(client.scan_iter(f"*{prefix}*")) == []
+    client.execute_command("ACL", "DELUSER", prefix)
+
+
+def test_the_rights_of_dead_letters_and_whole_batches(redis_server: Any, prefix: str) -> None:
+    """Those that the README adds for them do."""
+    key, ledger = f"{prefix}:{{k}}", f"{prefix}_ledger"
+    words = {
+        "dead letters": "+type +xadd +xtrim",
+        "whole batches": "+hlen +hexists +sadd +smembers +srem",
+        "wait_replicas": "+wait",
+    }
+    assert all(f"`{word}`" in README.replace("\n", " ") for word in words.values())
+    rules = acl_rules(Command("hincrby", KeyTemplate.parse(key)), ledger)
+    url = user(redis_server, prefix, f"{rules} {' '.join(words.values())}")
+    sink = redis_sink(url, key, "hincrby", ledger=ledger, budget_s=5)
+    assert sink.with_dead_letters(5).check(COLUMNS) == key
+    sink.check_batch()
+    with pytest.raises(ConfigError, match="dead_letter"):
+        redis_sink(user(redis_server, prefix, f"{rules} +type"), key, "hincrby", ledger=ledger,
+                   budget_s=5).with_dead_letters(5).check(COLUMNS)  # fmt: skip
+    redis_server.client().execute_command("ACL", "DELUSER", prefix)
+
+
+def test_the_readme_has_the_line_of_its_example() -> None:
+    """Word for word."""
+    command = Command("hset", KeyTemplate.parse("user:{user_id}"), ttl=86400)
+    assert f"ACL SETUSER app on >secret {acl_rules(command, 'spark_eoc')}\n" in README
 
 
 BAD_URLS = [
