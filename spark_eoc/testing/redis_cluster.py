@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import Any
 
 import redis
+from redis.backoff import ConstantBackoff
+from redis.exceptions import BusyLoadingError
+from redis.retry import Retry
 
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.servers import Redis
@@ -31,8 +34,9 @@ class ClusterNode(Redis):
         self.bus_port = free_port()
 
     def ask(self, *words: object) -> Any:
-        """One command's answer, on a connection of its own."""
-        with self.client() as client:
+        """One command's answer, on a connection of its own; a node that still reads its data is
+        waited for."""
+        with self.client(retry=Retry(ConstantBackoff(0.05), 400, (BusyLoadingError,))) as client:
             plain: Any = client
             return plain.execute_command(*words)
 

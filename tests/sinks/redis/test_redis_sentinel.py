@@ -40,7 +40,7 @@ def test_a_failover_in_mid_unit(
 ) -> None:
     """The primary is killed while chunks are written; the task finds the new one and goes on, and
     the next batch, after the old primary has come back as a replica, is exact as well."""
-    servers, data = own_sentinel_redis, counters(800, 400)
+    servers, data = own_sentinel_redis, counters(300, 150)
     sink = redis_sink(
         servers.url(), "c:{k}", "hincrby", chunk_rows=1, replicas=Replicas(1, 500), budget_s=60
     )

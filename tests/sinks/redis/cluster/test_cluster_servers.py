@@ -16,7 +16,9 @@ from spark_eoc.sinks.redis.cluster import apply, flight
 from spark_eoc.sinks.redis.cluster.keys import ClusterKeys
 from spark_eoc.sinks.redis.replicas import Replicas
 from spark_eoc.sinks.store import Column
+from spark_eoc.testing.proxy import Rules
 from spark_eoc.testing.redis_cluster import ClusterNode, RedisCluster
+from spark_eoc.testing.wait import until
 from tests.sinks.redis.cluster.clusters import lose, slots, stored, wide
 from tests.sinks.redis.driving import Run, error_of, redis_sink, totals
 
@@ -94,6 +96,52 @@ def test_slots_that_have_moved_and_scripts_that_are_forgotten(
         run.batch(batch, data)
     redis_cluster.settle()
     assert stored(redis_cluster, prefix) == totals(data, 3)
+
+
+def test_r1_answers_lost_on_the_way(
+    redis_cluster: RedisCluster,
+    new_run: NewRun,
+    proxy_to: Callable[[int], Any],
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R1: every node is reached through a proxy, which cuts a link after any number of bytes in
+    either direction, in flights of chunks and in the steps of the driver: counters exact."""
+    monkeypatch.setattr(flight, "FLIGHT_CALLS", 20)
+    proxies = [proxy_to(node.port) for node in redis_cluster.nodes]
+    data, rng = wide(KEYS), random.Random(5)
+    try:
+        for node, proxy in zip(redis_cluster.nodes, proxies, strict=True):
+            node.ask("CONFIG", "SET", "cluster-announce-port", proxy.port)
+        until(lambda: _places(redis_cluster) == {proxy.port for proxy in proxies}, 20, "proxies")
+        url = f"redis+cluster://127.0.0.1:{proxies[0].port}?socket_timeout=0.5"
+        run = new_run("{k}", "hincrby", url=url)
+        for batch in range(8):
+            for proxy in proxies:
+                if batch % 2:
+                    rule = Rules(cut_to_server=rng.randrange(100, 20_000))
+                else:
+                    rule = Rules(cut_to_client=rng.randrange(0, 2000))
+                proxy.set(rule, times=1 + batch % 3)
+            run.open(batch)
+            assert run.apply(data) in (Applied(), AlreadyApplied()), batch
+            run.close()
+            assert stored(redis_cluster, prefix) == totals(data, batch + 1), batch
+        assert sum(proxy.fired for proxy in proxies) > 0
+    finally:
+        for node in redis_cluster.nodes:
+            node.ask("CONFIG", "SET", "cluster-announce-port", 0)
+        until(
+            lambda: _places(redis_cluster) == {node.port for node in redis_cluster.nodes},
+            20,
+            "ports",
+        )
+
+
+def _places(cluster: RedisCluster) -> set[int]:
+    """Where the nodes say that the nodes are."""
+    views = [node.ask("CLUSTER", "SLOTS") for node in cluster.nodes]
+    return {row[2][1] for view in views for row in view}
 
 
 @pytest.fixture
