@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
 from redis.retry import Retry
 
 from spark_eoc.errors import ConfigError
@@ -104,6 +106,7 @@ class RedisAddress:
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
+            **_unannounced(),
         }
         if self.password is not None:
             options["password"] = self.password.reveal()
@@ -147,3 +150,11 @@ def _tls_options(query: dict[str, str]) -> dict[str, Any]:
     # Older versions of redis-py don't check the host's name unless they are told to.
     unchecked = query.get("ssl_cert_reqs", "required") != "required"
     return {**options, "ssl_check_hostname": tls.check_host and not unchecked}
+
+
+def _unannounced() -> dict[str, None]:
+    """So that a connection neither looks up redis-py's version on the disk nor tells it the server,
+    which takes longer than all else of connecting."""
+    known = inspect.signature(AbstractConnection.__init__).parameters
+    names = ("driver_info",) if "driver_info" in known else ("lib_name", "lib_version")
+    return dict.fromkeys(names)

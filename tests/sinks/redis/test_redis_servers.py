@@ -297,3 +297,12 @@ def test_the_protocol_on_other_servers(name: str, own_server: Callable[..., Any]
     client.delete("hset:10")
     client.config_set("maxmemory", 1)
     assert error_of(run.apply(counters())) == "SinkUnavailableError"
+
+
+def test_a_connection_says_nothing_of_itself(own_redis: Any) -> None:
+    """Connecting costs one round trip: redis-py's version is neither looked up nor told."""
+    address = redis_sink(own_redis.url(), "c:{k}", "hset").target.address
+    with address.connect() as client:
+        client.ping()
+        assert client.info("errorstats") == {}
+        assert not [name for name in client.info("commandstats") if "setinfo" in name]
