@@ -21,6 +21,7 @@ Refuse = Callable[[int, Exception], None]
 
 _PACKET_TOO_LARGE = 1153  # after it the server has closed the connection
 _NO_DEFAULT = 1364  # of the whole table
+_JSON = 3140
 _SAVEPOINT, _UNDO = "SAVEPOINT spark_eoc_{}", "ROLLBACK TO SAVEPOINT spark_eoc_{}"
 _RELEASE_EVERY = 128
 # 'v' on both; MariaDB writes `db`.`table`.`v` in some messages.
@@ -149,4 +150,7 @@ def refused_row(row: int, error: Exception) -> RefusedRow:
         return RefusedRow(row, error.what, error.facts.get("column"))
     text = _AT_ROW.sub("", message(error))
     found = _COLUMN.search(text)
-    return RefusedRow(row, text, found.group(1) if found else None, number(error))
+    column = found.group(1) if found else None
+    if column and number(error) == _JSON:
+        column = column.rpartition(".")[2]  # 'table.column', as no other error has it
+    return RefusedRow(row, text, column, number(error))

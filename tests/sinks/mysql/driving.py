@@ -50,16 +50,23 @@ class Run:
     _tokens = itertools.count()
 
     def __init__(self, sink: MySQLSink, run_id: str = "run-1") -> None:
-        self.sink, self.run_id, self.first = sink, run_id, True
+        self.sink, self.run_id, self.first, self.writer_id = sink, run_id, True, "w"
         self.reported: dict[int, Fingerprint] = {}
 
     def open(self, batch_id: int = 0) -> None:
         """Opens a batch; what tasks need is kept."""
         self.sink._driver("making the ledger", self.sink._sql.create)
         self.call = Call(
-            "w", "q", self.run_id, batch_id, f"token-{next(self._tokens)}", first=self.first
+            self.writer_id,
+            "q",
+            self.run_id,
+            batch_id,
+            f"token-{next(self._tokens)}",
+            first=self.first,
         )
-        decision = self.sink.open_batch("w", batch_id, lambda view: decide_open(view, self.call))
+        decision = self.sink.open_batch(
+            self.writer_id, batch_id, lambda view: decide_open(view, self.call)
+        )
         assert isinstance(decision, Open)
         self.control, self.first, self.reported = decision.control, False, {}
 
@@ -68,14 +75,21 @@ class Run:
         self.sink.check(columns_of(table))
         rows = rows_of(table)
         self.reported[partition] = rows.fingerprint()
-        unit = Unit("w", partition, self.call.batch_id, self.control.epoch, self.call.token,
-                    rows.fingerprint())  # fmt: skip
+        control = self.control
+        unit = Unit(
+            self.writer_id,
+            partition,
+            self.call.batch_id,
+            control.epoch,
+            control.token,
+            rows.fingerprint(),
+        )
         return self.sink.apply(unit, self.sink.arrange(rows))
 
     def close(self, limit: int | None = None) -> None:
         """Completes the batch with what the tasks reported."""
         self.sink.close_batch(
-            "w",
+            self.writer_id,
             self.call.batch_id,
             lambda view, units: decide_close(
                 view, units, self.reported, self.call, len(self.reported), dead_letter_limit=limit

@@ -113,6 +113,31 @@ def test_one_bad_row_among_thousands(create: Callable[[str], Database], name: st
     assert "at row" not in database.query("SELECT reason FROM spark_eoc_dead_letters")[0][0]
 
 
+#: Where MySQL has numbers of its own.
+ON_MYSQL = {"bad JSON": 3140, "a check": 3819}
+
+
+@pytest.mark.parametrize("server", ["mariadb11", "mysql"])
+def test_other_servers_name_the_same_rows(
+    database_on: Callable[[str], Database], server: str
+) -> None:
+    """Each kind of bad row, in the words and numbers of that server."""
+    database = database_on(server)
+    database.query("CREATE TABLE parents (id BIGINT PRIMARY KEY)")
+    database.query("INSERT INTO parents VALUES (1)")
+    for name, (column, good, bad, kind, error) in CASES.items():
+        database.query("DROP TABLE IF EXISTS t, spark_eoc_dead_letters")
+        database.query(f"CREATE TABLE t (id BIGINT PRIMARY KEY, {column}) CHARSET=utf8mb4")
+        run = Run(sink_of(database), name)
+        run.writer_id = name
+        run.open()
+        assert run.apply(thousands(good, bad, kind, 20)) == Applied(1), name
+        ((*_, number, of, row),) = letters(database)
+        assert number == (ON_MYSQL.get(name, error) if server == "mysql" else error), name
+        assert (of in ("v", None), row["id"]) == (True, 10), name
+        assert ids(database) == Counter(set(range(21)) - {10}), name
+
+
 def test_a_duplicate_in_append_mode_is_content(create: Callable[[str], Database]) -> None:
     """Of two rows with one key the first stays: over partitions, and within one."""
     database = create("v INT")
