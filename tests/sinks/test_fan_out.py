@@ -21,8 +21,9 @@ from spark_eoc.testing.ports import free_port
 from tests.sinks.calls import Query
 
 ROWS = 40
-#: In each batch these ids are too large for the table's column, and fine for Redis.
-BAD = 7
+#: Of every 20 rows, the one whose value is too large for the table, and is fine for Redis; and
+#: the one whose value is NULL, which the table takes and HINCRBY doesn't.
+BIG, NONE = 7, 11
 
 
 class Died(BaseException):
@@ -40,37 +41,38 @@ def sinks(table: Database, redis_server: Any, prefix: str) -> Callable[..., Any]
     """``sinks(mysql={...}, redis={...})``: both writers in one, with more arguments for each."""
 
     def build(mysql: dict[str, Any] | None = None, redis: dict[str, Any] | None = None) -> Any:
-        aside = {"on_bad_row": "dead_letter", **(mysql or {})}
+        aside = {"on_bad_row": "dead_letter"}
         told = {"url": redis_server.url(), "ledger": f"{prefix}_ledger", **(redis or {})}
         return fan_out(
-            MySQLWriter(table.url(), "t", **aside),
-            RedisWriter(key=f"{prefix}:{{k}}", command="hincrby", **told),
+            MySQLWriter(table.url(), "t", **{**aside, **(mysql or {})}),
+            RedisWriter(key=f"{prefix}:{{k}}", command="hincrby", **aside, **told),
         )
 
     return build
 
 
 def batch(spark: SparkSession, number: int) -> DataFrame:
-    """Rows with keys that no other batch has; two of them are bad for MySQL."""
-    start = number * ROWS
-    bad = F.col("id") % 20 == BAD
-    return spark.range(start, start + ROWS, 1, 3).select(
-        F.col("id").alias("k"), F.when(bad, 1000).otherwise(1).alias("n")
-    )
+    """Rows with keys that no other batch has; two are bad for MySQL, two others for Redis."""
+    start, place = number * ROWS, F.col("id") % 20
+    value = F.when(place == BIG, 1000).when(place != NONE, 1)
+    return spark.range(start, start + ROWS, 1, 3).select(F.col("id").alias("k"), value.alias("n"))
 
 
 def in_both(table: Database, client: Any, prefix: str, batches: int) -> None:
-    """Each row once in each sink: as a dead letter, in MySQL's case, if it is bad there."""
+    """Each row once in each sink: as a dead letter if it is bad there."""
     ids = range(batches * ROWS)
-    good = [i for i in ids if i % 20 != BAD]
-    assert Counter(row[0] for row in table.query("SELECT k FROM t")) == Counter(good)
+    big, none = ([i for i in ids if i % 20 == place] for place in (BIG, NONE))
+    rows = Counter(row[0] for row in table.query("SELECT k FROM t"))
+    assert rows == Counter(set(ids) - set(big))
     aside = table.query("SELECT row_json FROM spark_eoc_dead_letters")
-    assert Counter(json.loads(row)["k"] for (row,) in aside) == Counter(set(ids) - set(good))
+    assert Counter(json.loads(row)["k"] for (row,) in aside) == Counter(big)
     found = {
         int(key.rpartition(b":")[2]): int(client.hget(key, "n"))
         for key in client.scan_iter(f"{prefix}:*", count=10_000)
     }
-    assert found == {i: 1 if i in set(good) else 1000 for i in ids}
+    assert found == {i: 1000 if i in big else 1 for i in ids if i not in none}
+    entries = client.xrange(f"{prefix}_ledger:dead_letters")
+    assert Counter(json.loads(e[b"row"])["k"] for _, e in entries) == Counter(none)
 
 
 def test_the_driver_dies_within_and_between_the_sinks(  # noqa: PLR0917
