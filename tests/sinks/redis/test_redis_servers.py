@@ -302,6 +302,7 @@ def test_the_protocol_on_other_servers(name: str, own_server: Callable[..., Any]
 def test_a_connection_says_nothing_of_itself(own_redis: Any) -> None:
     """Connecting costs one round trip: redis-py's version is neither looked up nor told."""
     address = redis_sink(own_redis.url(), "c:{k}", "hset").target.address
+    own_redis.client().config_resetstat()
     with address.connect() as client:
         client.ping()
         assert client.info("errorstats") == {}
