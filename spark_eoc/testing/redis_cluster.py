@@ -191,6 +191,11 @@ class RedisCluster:
         self.settle()
 
     def _agree(self) -> bool:
+        with contextlib.suppress(redis.ConnectionError):  # a node that is just being started
+            return self._same_view()
+        return False
+
+    def _same_view(self) -> bool:
         views = set()
         for node in self._running():
             info = dict(
