@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pymysql
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.sinks.mysql.connection import Flavour
+from spark_eoc.sinks.mysql.connection import DUPLICATE_COLUMN, Flavour, flavour, number
 from spark_eoc.sinks.mysql.fit import type_of
-from spark_eoc.sinks.mysql.target import quoted
+from spark_eoc.sinks.mysql.match import missing_columns
+from spark_eoc.sinks.mysql.target import find_shape, quoted, read_shape
 from spark_eoc.sinks.store import Column
 
 #: An index holds no unbounded column; longer keys are refused, not cut.
@@ -16,6 +20,28 @@ _KEY_TYPES = {"LONGTEXT": "VARCHAR(255)", "LONGBLOB": "VARBINARY(255)"}
 #: Bytes and columns that InnoDB takes in one index.
 _INDEX_BYTES, _INDEX_COLUMNS = 3072, 16
 _CHARACTER_BYTES = 4
+
+
+def create_table(
+    connection: Any, where: tuple[str, str], written: Mapping[str, Column], key: Sequence[str]
+) -> None:
+    """Makes the table (database, table) if it is missing; ``key`` are names of ``written``."""
+    if find_shape(connection, *where) is None:
+        names = [written[name].name for name in key]
+        columns = list(written.values())
+        connection.query(create_statement(flavour(connection), *where, columns, names))
+
+
+def add_columns(connection: Any, where: tuple[str, str], written: Mapping[str, Column]) -> None:
+    """Adds those of the columns that the table does not have, each by a statement of its own, since
+    another run may add the same at the same time."""
+    shape = read_shape(connection, *where)
+    for column in missing_columns(shape, written):
+        try:
+            connection.query(add_statement(flavour(connection), shape.database, shape.name, column))
+        except pymysql.MySQLError as error:
+            if number(error) != DUPLICATE_COLUMN:
+                raise
 
 
 def create_statement(

@@ -24,28 +24,26 @@ from spark_eoc.sinks.mysql.address import Address
 from spark_eoc.sinks.mysql.changes import DELETED, arranged, labels, settle
 from spark_eoc.sinks.mysql.connection import (
     CONTENT,
-    DUPLICATE_COLUMN,
     Budget,
-    flavour,
     max_packet,
     message,
     number,
     repeat,
     transaction,
 )
-from spark_eoc.sinks.mysql.create import add_statement, create_statement
+from spark_eoc.sinks.mysql.create import add_columns, create_table
 from spark_eoc.sinks.mysql.dead_letter_sql import DeadLetterSql
 from spark_eoc.sinks.mysql.fit import fit
 from spark_eoc.sinks.mysql.insertion import Insertion
 from spark_eoc.sinks.mysql.layout import Layout, nearest, written_columns
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
 from spark_eoc.sinks.mysql.load import NotLoadedError, can_load, load_rows
-from spark_eoc.sinks.mysql.match import check_table, missing_columns
+from spark_eoc.sinks.mysql.match import check_table
 from spark_eoc.sinks.mysql.refusals import Refusals, SettledError, check_limit
 from spark_eoc.sinks.mysql.staging import Staging
 from spark_eoc.sinks.mysql.staging_sql import StagingSql
 from spark_eoc.sinks.mysql.statement import CHANGE, check_merge
-from spark_eoc.sinks.mysql.target import TableShape, check_server, find_shape, read_shape
+from spark_eoc.sinks.mysql.target import TableShape, check_server, read_shape
 from spark_eoc.sinks.mysql.write import STATEMENT_BYTES, around, delete_keys
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import (
@@ -122,7 +120,13 @@ class MySQLSink(Sink):
     def _check(self, connection: Any, written: Mapping[str, Column]) -> str:
         check_server(connection, self.allow)
         connection.query("COMMIT")  # DDL is in no transaction of ours, though it would end it
-        shape = self._found(connection, written)
+        named, _, table = self.table.rpartition(".")
+        where = named or self.address.database, table
+        if self.create_table:
+            create_table(connection, where, written, self.key)
+        if self.add_columns:
+            add_columns(connection, where, written)
+        shape = read_shape(connection, *where)
         key = self.key if self.upsert else None
         matched = check_table(shape, written, key, self.allow)
         self._sql.create(connection)
@@ -142,19 +146,6 @@ class MySQLSink(Sink):
         )
         self._loads = self.load_data and can_load(connection, written, matched)
         return f"{shape.database}.{shape.name}"
-
-    def _found(self, connection: Any, written: Mapping[str, Column]) -> TableShape:
-        named, _, table = self.table.rpartition(".")
-        database = named or self.address.database
-        server, key = flavour(connection), [written[name].name for name in self.key]
-        if self.create_table and find_shape(connection, database, table) is None:
-            columns = list(written.values())
-            connection.query(create_statement(server, database, table, columns, key))
-        shape = read_shape(connection, database, table)
-        missing = missing_columns(shape, written) if self.add_columns else []
-        for column in missing:
-            _add_column(connection, add_statement(server, shape.database, shape.name, column))
-        return read_shape(connection, database, table) if missing else shape
 
     def with_dead_letters(self, limit: int) -> MySQLSink:
         """See :meth:`Sink.with_dead_letters`."""
@@ -380,14 +371,6 @@ def _check_names(option: str, given: Sequence[str], names: Sequence[str]) -> Non
                 f"{option} names {name!r}, which the frame does not have{nearest(name, names)}",
                 next_step=f"name columns of {', '.join(names)}",
             )
-
-
-def _add_column(connection: Any, sql: str) -> None:
-    try:
-        connection.query(sql)
-    except pymysql.MySQLError as error:
-        if number(error) != DUPLICATE_COLUMN:  # another run was quicker
-            raise
 
 
 def _refusal(error: Exception, budget: Budget, unit: Unit) -> Refused | None:
