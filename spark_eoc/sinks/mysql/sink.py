@@ -113,6 +113,7 @@ class MySQLSink(Sink):
         names = [column.name for column in columns]
         _check_names("key", self.key, names)
         _check_names("order_by", self.order_by, names)
+        _check_order(self.order_by, columns)
         check_merge(self.merge, names, self.key)
         written = written_columns(columns, self.columns, [*self.key, *self.merge])
         return self._driver("looking at the target", lambda c: self._check(c, written))
@@ -370,6 +371,16 @@ def _check_names(option: str, given: Sequence[str], names: Sequence[str]) -> Non
             raise ConfigError(
                 f"{option} names {name!r}, which the frame does not have{nearest(name, names)}",
                 next_step=f"name columns of {', '.join(names)}",
+            )
+
+
+def _check_order(order_by: Sequence[str], columns: Sequence[Column]) -> None:
+    for column in columns:
+        if column.json and column.name in order_by:
+            raise ConfigError(
+                f"order_by names {column.name!r}, of type {column.type}, whose JSON text has no "
+                "order",
+                next_step="take one of its fields as a column of its own",
             )
 
 

@@ -275,6 +275,7 @@ REFUSED = [
     ({"on_bad_row": "dead_letter"}, "an older one would win"),
     ({"partition_by": ["n"]}, "not part of the key"),
     ({"order_by": ["tss"]}, r"order_by names 'tss', .*; did you mean 'ts'"),
+    ({"order_by": "doc"}, "order_by names 'doc', of type array<int>, whose JSON text has no order"),
     ({"key": ["idd"]}, r"key names 'idd', .*; did you mean 'id'"),
     ({"columns": {"Op": None}}, r"names no column of the frame; did you mean 'op'"),
     ({"columns": {"id": None}}, "leaves out a column that key or merge needs"),
@@ -288,9 +289,11 @@ def test_arguments_that_cannot_work_are_refused(
     mariadb: Database, arguments: dict[str, Any], message: str
 ) -> None:
     """By name, with the nearest, before any row."""
-    mariadb.query("CREATE TABLE t (id BIGINT PRIMARY KEY, ts BIGINT, n BIGINT, op CHAR(1))")
+    mariadb.query(
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, ts BIGINT, n BIGINT, op CHAR(1), doc JSON)"
+    )
     with pytest.raises(ConfigError, match=message):
-        stream(mariadb, COLUMNS, **arguments)
+        stream(mariadb, [*COLUMNS, Column("doc", "array<int>", json=True)], **arguments)
 
 
 def changes_of(spark: SparkSession, start: int, end: int) -> DataFrame:
