@@ -85,7 +85,7 @@ class Insertion:
             yield from self._rest(block, first)
             return
         try:
-            text = rows_text(block, self._fits)
+            text = rows_text(block, self._fits, self._around.lead)
         except BadRowError:
             self._refuse_unwritable(block, first)
             yield from self._rest(block, first)
@@ -96,12 +96,12 @@ class Insertion:
         """The block without the rows that are refused already."""
         good = [row for row in range(block.num_rows) if first + row not in self._refused]
         if good:
-            text = rows_text(block.take(pa.array(good, pa.int64())), self._fits)
+            text = rows_text(block.take(pa.array(good, pa.int64())), self._fits, self._around.lead)
             yield RowsText(text), [first + row for row in good]
 
     def _refuse_unwritable(self, block: pa.Table, first: int) -> None:
         try:
-            rows_text(block, self._fits)
+            rows_text(block, self._fits, self._around.lead)
         except BadRowError as error:
             if block.num_rows == 1:
                 self._refuse(first, error)

@@ -29,7 +29,7 @@ class Refusals:
 
     ``look`` says what the ledger shows of the unit, or None. It is asked before the first row is
     taken for a bad one, because the rows that another copy of the task has committed would look
-    like that, as duplicates.
+    like that, as duplicates. ``offer`` says that dead letters could be had.
     """
 
     rows: Rows
@@ -37,6 +37,7 @@ class Refusals:
     unit: Unit | None
     limit: int | None
     look: Callable[[Unit], Outcome | None]
+    offer: bool = True
     found: list[RefusedRow] = field(default_factory=list)
 
     def __call__(self, row: int, error: Exception) -> None:
@@ -59,7 +60,7 @@ class Refusals:
             f"{row_name(self.rows, row, self.key)}{place} is refused: "
             + ": ".join([*filter(None, [", ".join(about)]), found.reason]),
             applied="nothing of this partition",
-            next_step=_remedy(error, found) + _OR_ASIDE,
+            next_step=_remedy(error, found) + (_OR_ASIDE if self.offer else ""),
             row=row,
             column=found.column,
             error=found.error,

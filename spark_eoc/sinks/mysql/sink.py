@@ -313,7 +313,7 @@ class MySQLSink(Sink):
             changes = settle(rows, self.key, self.order_by, last_only=layout.last_only)
             delete_keys(connection, layout, changes.deleted, STATEMENT_BYTES)
             rows = changes.written
-            refusals = replace(refusals, rows=rows)
+            refusals = replace(refusals, rows=rows, offer=False)
         text = around(connection, layout.insert(), STATEMENT_BYTES)
         Insertion(connection, text, layout.fits, refusals).send(layout.written(rows))
         return refusals.found

@@ -30,8 +30,10 @@ from spark_eoc.sinks.mysql.connection import (
     repeat,
     transaction,
 )
+from spark_eoc.sinks.mysql.insertion import Insertion
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
-from spark_eoc.sinks.mysql.render import Around, Fit, statements
+from spark_eoc.sinks.mysql.refusals import Refusals
+from spark_eoc.sinks.mysql.render import Around, Fit
 from spark_eoc.sinks.mysql.staging_sql import Known, StagingSql, pieces
 from spark_eoc.sinks.mysql.statement import CHANGE, Insert, staging_head
 from spark_eoc.sinks.rows import Rows
@@ -39,7 +41,6 @@ from spark_eoc.sinks.store import PublishDecision
 
 #: As for a unit's statements.
 _STATEMENT_BYTES = 128 * 1024
-_RELEASE_EVERY = 128
 #: Left-overs can wait for the next batch; the batch must not wait for them.
 _CLEAR_BUDGET_S = 10.0
 
@@ -70,7 +71,7 @@ class Staging:
                 for start, stop in pieces(len(rows), rows.table.nbytes):
                     self.sql.delete_rows(connection, self.rows_table, staging_id, start, stop)
                 self.sql.forget(connection, staging_id)
-            self._send(connection, staging_id, rows)
+            self._send(connection, unit, staging_id, rows)
             outcome = decide_unit(self._owner(connection, unit), None, unit)
             if isinstance(outcome, Applied):
                 size = rows.table.nbytes
@@ -82,7 +83,7 @@ class Staging:
     def _owner(self, connection: Any, unit: Unit) -> Control | None:
         return self.ledger.control(connection, unit.writer_id, "LOCK IN SHARE MODE")
 
-    def _send(self, connection: Any, staging_id: str, rows: Rows) -> None:
+    def _send(self, connection: Any, unit: Unit, staging_id: str, rows: Rows) -> None:
         # The same rendering as for the target, so that every type gets there in the same way.
         table = rows.table.append_column("", _numbers(len(rows)))
         around = Around(
@@ -95,10 +96,9 @@ class Staging:
             max_packet(connection),
             lead=f"0x{staging_id},",
         )
-        for count, (sql, _) in enumerate(statements(table, self.fits, around)):
-            connection.query(sql)
-            if count % _RELEASE_EVERY == 0:
-                rows.release()
+        key = [name for name, fit in self.fits.items() if fit.key]
+        refuse = Refusals(rows, key, unit, None, _unknown, offer=False)
+        Insertion(connection, around, self.fits, refuse).send(replace(rows, table=table))
 
     def publish(
         self,
@@ -194,6 +194,10 @@ class Staging:
                 connection.query("COMMIT")
                 connection.query("BEGIN")
             self.sql.forget(connection, one.staging_id)
+
+
+def _unknown(_: Unit) -> None:
+    """What is staged has no entry to be looked at."""
 
 
 def _numbers(count: int) -> pa.Array:
