@@ -42,7 +42,7 @@ compat: setup-test  ## the source's and writers' tests on the oldest supported p
 suite: setup  ## the whole default suite on the newest pyspark
 	@$(SHORT_LIVED) $(NEW) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: setup  ## 100 kills of random kinds and instants, both sinks; seed and counts are printed
+soak: setup  ## 400 kills of random kinds and instants, both sinks; ARGS='-k batch-part1' is an eighth
 	@$(SHORT_LIVED) $(NEW) pytest -s -m slow -n 0 $(ARGS)
 
 failpoints: setup  ## each failpoint once for each sink, on real Spark, as a list

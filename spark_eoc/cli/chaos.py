@@ -50,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Exit codes: 0 exactly once, 1 not, or the script can't go on, 2 wrong usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("script", type=Path, metavar="SCRIPT.py")
+    parser.add_argument("script", type=Path, metavar="SCRIPT.py", help="your streaming script")
     _add_input(parser.add_argument_group("what it is given"))
     _add_sink(parser.add_argument_group("where its rows are read (one of these)"))
     _add_kills(parser.add_argument_group("what is done to it"))
