@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from spark_eoc.failpoints import FAILPOINTS
@@ -53,15 +51,14 @@ def test_mysql_is_exactly_once_and_whole_after_a_kill_at_each_failpoint(
     stop = threading.Event()
 
     def look() -> None:
-        while not stop.wait(0.05):
-            connection = mariadb_server.connect()
-            with connection, connection.cursor() as cursor:
-                for schema, table in _tables(cursor):
-                    query = f"SELECT batch_id, COUNT(*) FROM `{schema}`.`{table}` GROUP BY batch_id"
-                    with suppress(pymysql.MySQLError):
-                        cursor.execute(query)
-                        for batch_id, rows in cursor.fetchall():
-                            seen.setdefault(batch_id, set()).add(rows)
+        with mariadb_server.connect() as connection, connection.cursor() as cursor:
+            while not (tables := _tables(cursor)) and not stop.wait(0.5):
+                pass
+            while not stop.wait(0.02):
+                for table in tables:
+                    cursor.execute(f"SELECT batch_id, COUNT(*) FROM {table} GROUP BY batch_id")
+                    for batch_id, rows in cursor.fetchall():
+                        seen.setdefault(batch_id, set()).add(rows)
 
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(look)
@@ -75,13 +72,13 @@ def test_mysql_is_exactly_once_and_whole_after_a_kill_at_each_failpoint(
     assert [batch for batch, found in seen.items() if len(found) > 1] == []
 
 
-def _tables(cursor: Any) -> list[tuple[str, str]]:
+def _tables(cursor: Any) -> list[str]:
     """Every table that a workload appends to."""
     cursor.execute(
-        "SELECT table_schema, table_name FROM information_schema.columns "
+        "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.columns "
         "WHERE column_name = 'part' AND table_name NOT LIKE '%\\_rows\\_%'"
     )
-    return list(cursor.fetchall())
+    return [name for (name,) in cursor.fetchall()]
 
 
 def check(campaign: Campaign, sink: str, names: list[str] | None = None) -> None:
