@@ -45,87 +45,89 @@ TEXTS = [
 
 @pytest.mark.parametrize(("kind", "harmed", "kept"), TEXTS)
 def test_text_that_a_column_would_round_is_refused(
-    mariadb: Database, kind: str, harmed: str, kept: str
+    database: Database, kind: str, harmed: str, kept: str
 ) -> None:
     """M11: the server rounds such text with a note only; text that it keeps is written."""
-    mariadb.query(f"CREATE TABLE t (x {kind})")
-    refused = apply(mariadb, Column("x", "string"), pa.array([kept, None, harmed]))
+    database.query(f"CREATE TABLE t (x {kind})")
+    refused = apply(database, Column("x", "string"), pa.array([kept, None, harmed]))
     assert isinstance(refused, Refused)
     assert (refused.error, "column 'x' holds text" in refused.what) == ("BadRowError", True)
-    assert mariadb.query("SELECT * FROM t") == []
-    assert apply(mariadb, Column("x", "string"), pa.array([kept, None])) == Applied()
+    assert database.query("SELECT * FROM t") == []
+    assert apply(database, Column("x", "string"), pa.array([kept, None])) == Applied()
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("DOUBLE", 2**53), ("FLOAT", 2**24)])
 def test_whole_numbers_that_a_float_column_would_round_are_refused(
-    mariadb: Database, kind: str, limit: int
+    database: Database, kind: str, limit: int
 ) -> None:
     """M11: up to the limit each is kept."""
-    mariadb.query(f"CREATE TABLE t (x {kind})")
+    database.query(f"CREATE TABLE t (x {kind})")
     for sign in (1, -1):
         values = pa.array([sign * (limit + 1), None], pa.int64())
-        refused = apply(mariadb, Column("x", "bigint"), values)
+        refused = apply(database, Column("x", "bigint"), values)
         assert isinstance(refused, Refused)
         assert "whole numbers beyond" in refused.what
-    assert apply(mariadb, Column("x", "bigint"), pa.array([limit, -limit])) == Applied()
+    assert apply(database, Column("x", "bigint"), pa.array([limit, -limit])) == Applied()
 
 
 @pytest.mark.parametrize(("kind", "of"), [("FLOAT", "double"), ("DOUBLE", "decimal(38,18)")])
 def test_columns_that_would_round_any_number_are_refused(
-    mariadb: Database, kind: str, of: str
+    database: Database, kind: str, of: str
 ) -> None:
     """M11: before the first row, with the type that would keep them."""
-    mariadb.query(f"CREATE TABLE t (x {kind})")
+    database.query(f"CREATE TABLE t (x {kind})")
     with pytest.raises(ConfigError, match="would round it silently"):
-        apply(mariadb, Column("x", of), pa.array([Decimal("0.1")]))
+        apply(database, Column("x", of), pa.array([Decimal("0.1")]))
 
 
-def test_an_upsert_does_not_append_rows_whose_key_is_null(mariadb: Database) -> None:
+def test_an_upsert_does_not_append_rows_whose_key_is_null(database: Database) -> None:
     """M6: no unique index finds a NULL again, so each batch would append one more row."""
-    mariadb.query("CREATE TABLE t (x VARCHAR(9) COLLATE utf8mb4_bin UNIQUE)")
-    refused = apply(mariadb, Column("x", "string"), pa.array(["a", None]), mode="upsert", key=["x"])
+    database.query("CREATE TABLE t (x VARCHAR(9) COLLATE utf8mb4_bin UNIQUE)")
+    refused = apply(
+        database, Column("x", "string"), pa.array(["a", None]), mode="upsert", key=["x"]
+    )
     assert isinstance(refused, Refused)
     assert "holds NULL" in refused.what
-    assert mariadb.query("SELECT * FROM t") == []
+    assert database.query("SELECT * FROM t") == []
 
 
-def test_an_upsert_by_a_prefix_of_the_key_is_refused(mariadb: Database) -> None:
+def test_an_upsert_by_a_prefix_of_the_key_is_refused(database: Database) -> None:
     """M6: two keys with the same beginning would be one row."""
-    mariadb.query("CREATE TABLE t (x TEXT, PRIMARY KEY (x(3)))")
+    database.query("CREATE TABLE t (x TEXT, PRIMARY KEY (x(3)))")
     with pytest.raises(ConfigError, match="no primary key or unique index on exactly"):
-        apply(mariadb, Column("x", "string"), pa.array(["abcd"]), mode="upsert", key=["x"])
+        apply(database, Column("x", "string"), pa.array(["abcd"]), mode="upsert", key=["x"])
 
 
 @pytest.mark.parametrize(("collation", "warned"), [("general_ci", True), ("bin", False)])
 def test_a_key_that_compares_loosely_is_warned_about(
-    mariadb: Database, caplog: pytest.LogCaptureFixture, collation: str, warned: bool
+    database: Database, caplog: pytest.LogCaptureFixture, collation: str, warned: bool
 ) -> None:
     """M6: 'a' and 'A' are one row there, and two keys for Spark."""
-    mariadb.query(f"CREATE TABLE t (x VARCHAR(9) COLLATE utf8mb4_{collation} PRIMARY KEY)")
+    database.query(f"CREATE TABLE t (x VARCHAR(9) COLLATE utf8mb4_{collation} PRIMARY KEY)")
     with caplog.at_level(logging.WARNING, "spark_eoc.sinks"):
-        apply(mariadb, Column("x", "string"), pa.array(["a"]), mode="upsert", key=["x"])
+        apply(database, Column("x", "string"), pa.array(["a"]), mode="upsert", key=["x"])
     assert ("compares by utf8mb4" in caplog.text) == warned
 
 
-def test_a_null_for_which_the_server_takes_the_current_time_is_refused(mariadb: Database) -> None:
+def test_a_null_for_which_the_server_takes_the_current_time_is_refused(database: Database) -> None:
     """M11: MariaDB does so for TIMESTAMP NOT NULL, in strict mode too."""
-    mariadb.query("CREATE TABLE t (x TIMESTAMP NOT NULL)")
-    refused = apply(mariadb, Column("x", "timestamp"), pa.array([None], pa.timestamp("us")))
+    database.query("CREATE TABLE t (x TIMESTAMP NOT NULL)")
+    refused = apply(database, Column("x", "timestamp"), pa.array([None], pa.timestamp("us")))
     assert isinstance(refused, Refused)
     assert "takes the current time" in refused.what
-    assert mariadb.query("SELECT * FROM t") == []
+    assert database.query("SELECT * FROM t") == []
 
 
 @pytest.mark.parametrize("harmed", ["abc ", "äöü  ", "abcd"])
 def test_text_longer_than_its_column_is_refused_also_if_it_ends_in_blanks(
-    mariadb: Database, harmed: str
+    database: Database, harmed: str
 ) -> None:
     """M11: blanks beyond the column's length are cut with a note only."""
-    mariadb.query("CREATE TABLE t (x VARCHAR(3)) CHARACTER SET utf8mb4")
-    refused = apply(mariadb, Column("x", "string"), pa.array(["ab ", None, harmed]))
+    database.query("CREATE TABLE t (x VARCHAR(3)) CHARACTER SET utf8mb4")
+    refused = apply(database, Column("x", "string"), pa.array(["ab ", None, harmed]))
     assert isinstance(refused, Refused)
     assert "too long for the 3 characters" in refused.what
-    assert apply(mariadb, Column("x", "string"), pa.array(["äö ", "😀😀😀", None])) == Applied()
+    assert apply(database, Column("x", "string"), pa.array(["äö ", "😀😀😀", None])) == Applied()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -63,31 +62,27 @@ TYPES: list[tuple[str, str, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["mariadb", "mysql"])
-def database(request: pytest.FixtureRequest, database_on: Callable[[str], Database]) -> Database:
-    """A fresh database on each of both servers."""
-    return database_on(request.param)
-
-
 def write(spark: SparkSession, writer: MySQLWriter, *selects: str) -> None:
     Query(spark).call(writer, spark.range(1).selectExpr(*selects), 0)
 
 
 @pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_every_type_goes_round(database: Database, spark: SparkSession, atomicity: str) -> None:
+def test_every_type_goes_round(
+    every_database: Database, spark: SparkSession, atomicity: str
+) -> None:
     """M9, M11: with session, server and JVM in different zones, on both sides of the session's
     clock changes; staged or not."""
     columns = ", ".join(f"{name} {kind}" for name, kind, _, _ in TYPES)
-    database.query(f"CREATE TABLE t ({columns}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
+    every_database.query(f"CREATE TABLE t ({columns}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    database.query("SET GLOBAL time_zone='+05:30'")
+    every_database.query("SET GLOBAL time_zone='+05:30'")
     try:
-        writer = MySQLWriter(database.url(), "t", atomicity=atomicity)
+        writer = MySQLWriter(every_database.url(), "t", atomicity=atomicity)
         write(spark, writer, *[f"{e} AS {n}" for n, _, e, _ in TYPES])
     finally:
-        database.query("SET GLOBAL time_zone='SYSTEM'")
+        every_database.query("SET GLOBAL time_zone='SYSTEM'")
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-    connection = database.connect()
+    connection = every_database.connect()
     with connection.cursor() as cursor:
         cursor.execute("SET time_zone='+00:00'")
         cursor.execute("SELECT * FROM t")
@@ -275,7 +270,7 @@ def test_a_batch_beyond_max_allowed_packet(database: Database, spark: SparkSessi
 
 @pytest.mark.parametrize("key", [[], ["st", "i"]])
 def test_a_created_table_keeps_every_type(
-    database: Database, spark: SparkSession, key: list[str]
+    every_database: Database, spark: SparkSession, key: list[str]
 ) -> None:
     """create_table makes it once; what is read back by Spark's rules is what was written, and
     keys that differ by case or a trailing space are two rows."""
@@ -283,11 +278,14 @@ def test_a_created_table_keeps_every_type(
     selects = [f"{e} AS {n}" for n, (e, _) in kept.items()]
     selects.append("explode(array('k', 'K', 'k ')) AS st")
     how: dict[str, Any] = {"mode": "upsert", "key": key} if key else {}
-    query, writer = Query(spark), MySQLWriter(database.url(), "made", create_table=True, **how)
+    query, writer = (
+        Query(spark),
+        MySQLWriter(every_database.url(), "made", create_table=True, **how),
+    )
     for batch_id in range(2):
         query.call(writer, spark.range(1).selectExpr(*selects), batch_id)
     names = ", ".join(kept)
-    rows = database.query(f"SELECT {names} FROM made")
+    rows = every_database.query(f"SELECT {names} FROM made")
     assert len(rows) == (3 if key else 6)
     for row in rows:
         for name, found in zip(kept, row, strict=True):

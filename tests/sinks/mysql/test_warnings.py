@@ -47,14 +47,14 @@ def test_a_value_that_is_changed_with_a_note_only_is_refused(
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_our_own_statements_warn_of_nothing(
-    database: Database, warnings: list[Any], mode: str
+    every_database: Database, warnings: list[Any], mode: str
 ) -> None:
     """M4: from the ledger's tables to a completed batch, with VALUES() on MariaDB and the row
     alias on MySQL."""
     key: dict[str, Any] = {"mode": mode, "key": ["x"]} if mode == "upsert" else {}
     for batch_id in range(2):
-        writer = MySQLWriter(database.url(), "t", create_table=not batch_id, **key)
+        writer = MySQLWriter(every_database.url(), "t", create_table=not batch_id, **key)
         writer._sink.check([Column("x", "bigint"), Column("y", "string")])
     values = pa.array([1, 2, 2] if mode == "upsert" else [1, 2, 3])
-    assert apply(database, Column("x", "bigint"), values, **key) == Applied()
+    assert apply(every_database, Column("x", "bigint"), values, **key) == Applied()
     assert warnings == []
