@@ -92,22 +92,26 @@ def _fraction_digits(found: TableColumn) -> int | None:
     return found.scale if found.type == "decimal" else 0 if found.type in _INTEGERS else None
 
 
+#: The texts that these types change, whatever their digits.
+_CUT = {"date": "[0-9][ T].*[1-9]", "year": r"^\s*[0-9]{1,3}\s*$|[.]"}
+
+
 def _cut_text(column: Column, found: TableColumn) -> str | None:
     """A pattern of the texts that the server would change in silence; None where it keeps or
     refuses each."""
     if column.json:
         inexact = "decimal" in column.type or "variant" in column.type
         return _LONG_NUMBER if found.type == "json" and inexact else None
-    if found.type == "date":
-        return "[0-9][ T].*[1-9]"
-    if found.type == "year":
-        return r"^\s*[0-9]{1,3}\s*$"
+    if found.type in _CUT:
+        return _CUT[found.type]
     if found.type == "char":
         return None if column.type.startswith("char(") else " $"
     digits = _fraction_digits(found)
     if digits is None:
         return None
     finer = rf"\.[0-9]{{{digits}}}[0-9]*[1-9]"
+    if found.type == "time":  # MySQL takes what it can't read for midnight
+        return rf"{finer}|^$|[^-0-9:. ]"
     return finer if found.type in _TIMES else f"{finer}|[0-9.][eE]"
 
 
