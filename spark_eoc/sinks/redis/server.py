@@ -184,6 +184,7 @@ def _next_step(problem: str, url: str) -> str:
         ("permissions to", "give the user the commands and the key pattern that the message names"),
         ("NOAUTH", "give the password in the URL, as password= or in the environment"),
         ("WRONGPASS", "give the right user and password"),
+        ("username-password", "give the right user and password"),
         (
             "wait_replicas",
             "see that the replicas run and keep up (INFO replication), or ask for fewer",

@@ -7,6 +7,7 @@ import itertools
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +163,22 @@ def added(run: Run) -> dict[bytes, bytes]:
     """The counters that this run's sink adds to."""
     with run.sink.target.address.connect() as client:
         return stored(client, run.sink.target.command.key.prefix.rstrip(":"))
+
+
+def content(client: Any, start: str) -> dict[bytes, Any]:
+    """Every key with its value, whatever its type, and whether it has a TTL."""
+    readers: dict[bytes, Callable[[bytes], Any]] = {
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"set": client.smembers,
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"stream": lambda key: [fields for _, fields in client.xrange(key)],
+    }
+    return {
+        key[len(start) :]: (readers[client.type(key)](key), round(client.ttl(key), -3))
+        for key in client.scan_iter(f"{start}*")
+    }
 
 
 def error_of(outcome: Any) -> str:

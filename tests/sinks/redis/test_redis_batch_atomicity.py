@@ -11,7 +11,7 @@ import pytest
 
 from spark_eoc.errors import BadRowError
 from spark_eoc.sinks.entries import Applied, Refused
-from tests.sinks.redis.driving import Run, rows_of
+from tests.sinks.redis.driving import Run, content, rows_of
 
 NewRun = Callable[..., Run]
 
@@ -52,22 +52,6 @@ def with_nulls(table: pa.Table, source: random.Random) -> pa.Table:
     """A third of the values of ``b`` are NULL."""
     values = [None if source.random() < 0.3 else v for v in table["b"].to_pylist()]
     return table.set_column(5, "b", pa.array(values, pa.string()))
-
-
-def content(client: Any, start: str) -> dict[bytes, Any]:
-    """Every key with its value, whatever its type, and whether it has a TTL."""
-    readers: dict[bytes, Callable[[bytes], Any]] = {
-        b"string": client.get,
-        b"hash": client.hgetall,
-        b"set": client.smembers,
-        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
-        b"list": lambda key: client.lrange(key, 0, -1),
-        b"stream": lambda key: [fields for _, fields in client.xrange(key)],
-    }
-    return {
-        key[len(start) :]: (readers[client.type(key)](key), round(client.ttl(key), -3))
-        for key in client.scan_iter(f"{start}*")
-    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

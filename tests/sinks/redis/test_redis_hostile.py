@@ -12,7 +12,7 @@ from spark_eoc import RedisWriter
 from spark_eoc.errors import ConfigError
 from spark_eoc.testing.local import LocalFrame, local_run
 from tests.sinks.hostile import HOSTILE, rotated
-from tests.sinks.redis.test_redis_batch_atomicity import content
+from tests.sinks.redis.driving import content
 
 TEXTS = pa.schema([("k", pa.string()), ("v", pa.string())])
 
@@ -59,8 +59,16 @@ def test_hostile_keys_values_and_members(own_redis: Any, atomicity: str) -> None
         client.delete(*expected, *client.keys("led:*"))
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
-@pytest.mark.parametrize("place", ["writer_id", "ledger", "literal", "field", "key column"])
+@pytest.mark.parametrize(
+    ("place", "atomicity"),
+    [
+        ("writer_id", "partition"),
+        ("ledger", "batch"),
+        ("literal", "partition"),
+        ("field", "batch"),
+        ("key column", "partition"),
+    ],
+)
 def test_hostile_names(own_redis: Any, place: str, atomicity: str) -> None:
     """Each text as a name: it is one, or it is refused when the writer is built; never more."""
     client, url = own_redis.client(), own_redis.url()

@@ -241,6 +241,7 @@ def test_a_wrong_password_ends_at_once_and_is_not_shown(own_redis: Any) -> None:
     with pytest.raises(SinkUnavailableError) as caught:
         redis_sink(url, "c:{k}", "hset").units("w", 0)
     assert time.monotonic() - began < 5
+    assert "give the right user and password" in str(caught.value)
     assert "hush-hush" not in str(caught.value) + repr(caught.value)
 
 
