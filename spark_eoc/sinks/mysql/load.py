@@ -26,7 +26,7 @@ from pymysql.protocol import OKPacketWrapper
 from spark_eoc.errors import BadRowError, SinkError
 from spark_eoc.sinks.mysql.connection import TRANSIENT, max_packet, message, number
 from spark_eoc.sinks.mysql.layout import Layout
-from spark_eoc.sinks.mysql.render import Fit, blocks, one_chunk, prepared
+from spark_eoc.sinks.mysql.render import Fit, blocks, content, one_chunk, prepared
 from spark_eoc.sinks.mysql.statement import Load
 from spark_eoc.sinks.mysql.target import TableColumn
 from spark_eoc.sinks.rows import Rows
@@ -147,8 +147,7 @@ def file_text(table: pa.Table, fits: Mapping[str, Fit]) -> pa.Array:
 
 
 def _escaped(column: pa.Array) -> pa.Array:
-    data = column.buffers()[2]
-    if data is not None and _SPECIAL.search(memoryview(data)):
+    if _SPECIAL.search(content(column)):
         for special, escape in _ESCAPES:
             column = pc.replace_substring(column, special, escape)
     return column

@@ -239,10 +239,18 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _escaped(column: pa.Array) -> pa.Array:
-    data = column.buffers()[2]
-    if data is None or not _QUOTE.search(memoryview(data)):
+    if not _QUOTE.search(content(column)):
         return column
     return pc.replace_substring(column, b"'", b"''")
+
+
+def content(column: pa.Array) -> memoryview:
+    """The bytes of a binary column; of a slice only its own, whose buffers are the whole's."""
+    _, offsets, data = column.buffers()
+    if data is None or not len(column):
+        return memoryview(b"")
+    ends = memoryview(offsets).cast("i")
+    return memoryview(data)[ends[column.offset] : ends[column.offset + len(column)]]
 
 
 def _exact_integers(column: pa.Array, fit: Fit, name: str) -> pa.Array:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_eoc.errors import BadRowError, ConfigError
+from spark_eoc.sinks.mysql import render
 from spark_eoc.sinks.mysql.connection import CONTENT, TRANSIENT, Flavour
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
 from spark_eoc.sinks.mysql.render import BLOCK_ROWS, Around, Fit, statements
@@ -85,6 +86,22 @@ def test_sliced_columns_with_nulls() -> None:
     table = pa.table({"a": ["'", None, "b"], "n": pa.array([1, None, 3], pa.int32())}).slice(1)
     ((sql, rows),) = statements(table, {}, Around(b"", b"", 1000, 1000))
     assert (sql, rows) == (b"(NULL,NULL),('b',3)", 2)
+
+
+def test_a_slice_is_escaped_by_its_own_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its buffers are those of the whole column, and looking through these for each slice of a
+    large partition takes far too long."""
+    seen: list[int] = []
+
+    class Pattern:
+        def search(self, data: memoryview) -> bool:
+            seen.append(len(data))
+            return b"'" in bytes(data)
+
+    monkeypatch.setattr(render, "_QUOTE", Pattern())
+    table = pa.table({"a": ["it's", *["ab"] * 10_000, "'", "c"]})
+    ((sql, _),) = statements(table.slice(10_001, 2), {}, Around(b"", b"", 1000, 1000))
+    assert (sql, seen) == (b"(" + b"'" * 4 + b"),('c')", [2])
 
 
 @pytest.mark.parametrize("value", [-1, -1_000_001, 999_999, 1])
