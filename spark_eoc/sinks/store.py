@@ -182,6 +182,12 @@ class Sink(ABC):
         """
         raise self._no_batch()
 
+    def discard_staged(  # noqa: B027  only for sinks that raise BatchTooLargeError
+        self, writer_id: str, batch_id: int, epoch: int, staged: Sequence[Staged]
+    ) -> None:
+        """On the driver, after BatchTooLargeError: deletes what this call has staged. It raises
+        nothing; what it can't delete is left for ``clear_staged``."""
+
     def _no_batch(self) -> ConfigError:
         return ConfigError(
             f"{type(self).__name__} has no batch atomicity",

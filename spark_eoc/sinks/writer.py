@@ -295,17 +295,22 @@ class _Batch:
                 self.sink, self.names, call.writer_id, call.batch_id, control.epoch, control.token
             )
         )
-        _raise_refusal(reports)
-        if watch.repeated():
-            raise _repeated_stage(call.batch_id)
         staged = [Staged(r.partition, r.staging_id, r.fingerprint) for r in reports if r.staging_id]
-        hit("batch.before_publish")
-        self.sink.publish(
-            call.writer_id,
-            call.batch_id,
-            staged,
-            lambda view: decide_publish(view, staged, call, len(reports)),
-        )
+        try:
+            _raise_refusal(reports)
+            if watch.repeated():
+                raise _repeated_stage(call.batch_id)
+            hit("batch.before_publish")
+            self.sink.publish(
+                call.writer_id,
+                call.batch_id,
+                staged,
+                lambda view: decide_publish(view, staged, call, len(reports)),
+            )
+        except BatchTooLargeError:
+            # What is too large may never be published, and would lie there for good.
+            self.sink.discard_staged(call.writer_id, call.batch_id, control.epoch, staged)
+            raise
         hit("batch.after_publish")
         self._clear_staged()
 

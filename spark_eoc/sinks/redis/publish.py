@@ -112,6 +112,11 @@ def clear_staged(client: redis.Redis, keys: LedgerKeys) -> None:
     control = parse_control({text(name): text(value) for name, value in fields.items()})
     members = [text(member) for member in found]
     old = [member for member in members if is_left_over(control, *parse_member(member)[:2])]
+    delete_staged(client, keys, old)
+
+
+def delete_staged(client: redis.Redis, keys: LedgerKeys, old: Sequence[str]) -> None:
+    """Deletes staged partitions, named as in the set of them."""
     for start in range(0, len(old), _DELETE_AT_ONCE):
         some = old[start : start + _DELETE_AT_ONCE]
         with client.pipeline(transaction=True) as pipe:

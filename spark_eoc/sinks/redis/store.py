@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import redis
+from redis.exceptions import RedisError
 
 from spark_eoc.sinks.entries import Control, LedgerView, Outcome, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Close, Compare, Open
@@ -25,9 +27,10 @@ from spark_eoc.sinks.redis.keys import (
 )
 from spark_eoc.sinks.redis.lua_store import STORE_SCRIPT
 from spark_eoc.sinks.redis.operations import arrange
-from spark_eoc.sinks.redis.publish import Publication, clear_staged
+from spark_eoc.sinks.redis.publish import Publication, clear_staged, delete_staged
 from spark_eoc.sinks.redis.server import PassingError, Patience, run_script
 from spark_eoc.sinks.redis.stage import UnitStager
+from spark_eoc.sinks.redis.staged import staging_member
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import CloseDecision, Column, OpenDecision, PublishDecision, Sink
@@ -155,6 +158,15 @@ class RedisSink(Sink):
             clear_staged(client, LedgerKeys.of(self.target.ledger, writer_id))
 
         Patience(self.target.address, "delete what was staged", 0.0).keep_trying(step)
+
+    def discard_staged(
+        self, writer_id: str, batch_id: int, epoch: int, staged: Sequence[Staged]
+    ) -> None:
+        """See :meth:`Sink.discard_staged`."""
+        keys = LedgerKeys.of(self.target.ledger, writer_id)
+        members = [staging_member(epoch, batch_id, one.staging_id) for one in staged]
+        with contextlib.suppress(RedisError), self.target.address.connect() as client:
+            delete_staged(client, keys, members)
 
     def arrange(self, rows: Rows) -> Rows:
         """By target key, so that chunks can go on after a shuffle."""

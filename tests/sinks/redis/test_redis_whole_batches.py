@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from spark_eoc import RedisWriter
 from spark_eoc.errors import (
     BadRowError,
     BatchTooLargeError,
@@ -31,6 +33,7 @@ from spark_eoc.sinks.redis.keys import LedgerKeys
 from spark_eoc.sinks.redis.publish import Publication
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.redis.template import KeyTemplate
+from spark_eoc.testing.local import LocalFrame, local_run
 from spark_eoc.testing.proxy import Rules
 from tests.sinks.redis.broken import (
     EagerSink,
@@ -430,6 +433,28 @@ def test_a_batch_that_is_too_large_is_refused_before_anything_is_published(
     with limits(400):
         run.publish()
     assert set(stored(client, prefix).values()) == {b"2"}
+
+
+@pytest.mark.parametrize("values", [25, 60])
+def test_what_was_too_large_does_not_stay_staged(
+    redis_server: Any, client: Any, prefix: str, values: int
+) -> None:
+    """One partition or all of them too large: deleted, since the batch may be completed by
+    partitions, where nothing looks for staged rows."""
+    rows = [[{"k": 9 * p + i, "n": 1} for i in range(n)] for p, n in enumerate((10, 10, 20))]
+    frame: Any = LocalFrame(rows, pa.schema([("k", pa.int64()), ("n", pa.int64())]))
+    told = {"key": prefix + ":{k}", "command": "hincrby", "ledger": f"{prefix}_ledger"}
+
+    def call(run: str, atomicity: str) -> None:
+        writer = RedisWriter(redis_server.url(), atomicity=atomicity, **told)
+        local_run(writer, "query", run)(frame, 0)
+
+    with limits(values), pytest.raises(BatchTooLargeError):
+        call("first", "batch")
+    assert stored(client, prefix) == {}
+    assert staged_keys(client, prefix) == []
+    call("second", "partition")
+    assert sum(map(int, stored(client, prefix).values())) == 40
 
 
 def test_a_cluster_is_refused(own_server: Callable[..., Any]) -> None:
