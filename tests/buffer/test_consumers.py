@@ -17,6 +17,7 @@ from spark_eoc.buffer import (
 from spark_eoc.buffer.trim import SealedSegment, count_trimmable
 from spark_eoc.errors import ConfigError
 from tests.buffer.buffer_logs import SMALL, append, read_all
+from tests.sinks.hostile import HOSTILE
 
 
 def filled(path: Path, options: BufferOptions = SMALL) -> LogWriter:
@@ -148,3 +149,20 @@ def test_a_clock_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
     assert writer.apply_trim() == 0
     assert read_all(tmp_path) == [b"0", b"1", b"2", b"3"]
     writer.close()
+
+
+def test_a_name_of_any_text_has_a_position_of_its_own(tmp_path: Path) -> None:
+    """Paths, quotes, NULs and formats among them: one file each, in the consumers' folder."""
+    buffer = tmp_path / "buffer"
+    filled(buffer).close()
+    for number, name in enumerate(HOSTILE):
+        consumer = ConsumerPosition.open(buffer, name)
+        assert consumer.commit(number % 10)
+        consumer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["buffer"]
+    found = read_positions(buffer)
+    assert {name: position.committed for name, position in found.items()} == {
+        name: number % 10 for number, name in enumerate(HOSTILE)
+    }
+    assert all(remove_consumer(buffer, name) for name in HOSTILE)
+    assert read_positions(buffer) == {}
