@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import statistics
 import struct
@@ -24,6 +25,8 @@ from spark_eoc.buffer.writer import LogWriter
 #: A line of 60 bytes, as a flight of the demo's data.
 LINE = b"2013-01-01,0515,UA,1545,N14228,EWR,IAH,227,1400,5,15,+2,on-t"
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000_000
+#: Lines of 60 bytes, each with its four bytes of offset.
+BIG_ROWS = 160_000_000
 PER_PARTITION = 250_000
 PER_FRAME = 50_000
 ROUNDS = 5
@@ -71,7 +74,10 @@ def main() -> None:
     """Prints one JSON line a figure."""
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
-        against_memory(spark, Path(folder))
+        against_memory(spark, Path(folder), ROWS, "source to a no-op sink")
+        if shutil.disk_usage(folder).free > 2 * BIG_ROWS * len(LINE):
+            what = "source to a no-op sink, the newest lines of 10 GB"
+            against_memory(spark, Path(folder) / "big", BIG_ROWS, what)
         against_socket(spark, Path(folder))
     spark.stop()
 
@@ -92,12 +98,14 @@ def session() -> SparkSession:
     return spark
 
 
-def against_memory(spark: SparkSession, folder: Path) -> None:
-    """Rows of one batch a second, from disk and from memory, taking turns."""
-    fill(folder / "buffer", ROWS)
+def against_memory(spark: SparkSession, folder: Path, rows: int, what: str) -> None:
+    """Rows of one batch a second, from disk and from memory, taking turns. The batch are the
+    newest ``ROWS`` of the ``rows`` in the buffer."""
+    fill(folder / "buffer", rows)
 
     def ours() -> DataFrame:
         reader = spark.readStream.format("replayable_socket")
+        reader = reader.option("startingOffsets", rows - ROWS)
         return reader.option("bufferPath", str(folder / "buffer")).load()
 
     def theirs() -> DataFrame:
@@ -109,7 +117,7 @@ def against_memory(spark: SparkSession, folder: Path) -> None:
         lambda number: batch_seconds(theirs(), folder / f"theirs-{number}"),
     )
     figure(
-        "source to a no-op sink",
+        what,
         "the same Arrow batches made in memory",
         0.8,
         ours=ROWS / seconds[0],

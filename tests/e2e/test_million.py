@@ -42,6 +42,7 @@ class Restarted:
         self._log = log
         self._over = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
@@ -62,14 +63,21 @@ class Restarted:
         return not self._thread.is_alive()
 
     def kill(self) -> None:
-        """SIGKILL; it comes back by itself."""
+        """SIGKILL of one that wasn't killed yet; it comes back by itself."""
+        until(lambda: self.done or self._running(), 60, "a process to kill")
+        self._killed = self._process
         if self._process is not None:
             self._process.kill()
+
+    def _running(self) -> bool:
+        process = self._process
+        return process is not None and process.returncode is None and process is not self._killed
 
     def close(self) -> None:
         self._over = True
         while self._thread.is_alive():
-            self.kill()
+            if self._process is not None:
+                self._process.kill()
             self._thread.join(0.1)
 
 
