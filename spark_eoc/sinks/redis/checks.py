@@ -13,6 +13,7 @@ from redis.exceptions import ExecAbortError, NoPermissionError, ResponseError
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.lua_probe import (
+    CLUSTER_COMMANDS,
     LEDGER_COMMANDS,
     PROBE_SCRIPT,
     STAGING_COMMANDS,
@@ -55,7 +56,9 @@ def probe(client: redis.Redis, command: Command, ledger: str, node_tag: str | No
     ConfigError names the first that the server refuses."""
     lines, what = target_commands(command), f"command={command.name!r}"
     if node_tag is not None:  # a key of the pattern may lie on another node
-        _probe(client, _probe_keys(ledger, node_tag), [*LEDGER_COMMANDS, *lines], what)
+        client.script_load("return 1")
+        lines = [*LEDGER_COMMANDS, *CLUSTER_COMMANDS, *lines]
+        _probe(client, _probe_keys(ledger, node_tag), lines, what)
         return
     keys = _probe_keys(ledger)
     _probe(client, keys, [*LEDGER_COMMANDS, "DEL L"], what)

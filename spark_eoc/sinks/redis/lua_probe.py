@@ -14,6 +14,8 @@ from __future__ import annotations
 #: What the ledger itself needs, for the probe's first key.
 LEDGER_COMMANDS = ("HSET L f 1", "HGET L f", "HMGET L f", "HGETALL L", "HKEYS L", "HDEL L f")
 
+#: And in a cluster, for its list of slots.
+CLUSTER_COMMANDS = ("SADD K m", "SMEMBERS K", "DEL K")
 #: What batch atomicity needs besides, on keys of the ledger.
 STAGING_COMMANDS = (
     "HSET L f 1", "HLEN L", "HEXISTS L f", "DEL L", "SADD L m", "SMEMBERS L", "SREM L m"

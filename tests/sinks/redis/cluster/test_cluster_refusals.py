@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_eoc import RedisWriter
-from spark_eoc.errors import ConfigError
+from spark_eoc.errors import ConfigError, SparkEocError
 from spark_eoc.sinks.redis.cluster.address import ClusterAddress
+from spark_eoc.sinks.redis.commands import Command
+from spark_eoc.sinks.redis.rights import acl_rules
+from spark_eoc.sinks.redis.store import RedisSink
+from spark_eoc.sinks.redis.template import KeyTemplate
 from spark_eoc.sinks.redis.url import parse_url
 from spark_eoc.sinks.store import Column
 from spark_eoc.testing.redis_cluster import RedisCluster
-from tests.sinks.redis.driving import redis_sink
+from tests.sinks.redis.cluster.clusters import stored, wide
+from tests.sinks.redis.driving import Run, redis_sink, totals
 
+README = (Path(__file__).parents[4] / "README.md").read_text()
 COLUMNS = [Column("k", "bigint"), Column("n", "bigint")]
 
 
@@ -50,6 +57,33 @@ def test_every_node_is_checked(redis_cluster: RedisCluster, prefix: str) -> None
     for each in redis_cluster.nodes:
         each.ask("ACL", "DELUSER", prefix)
     assert list(redis_cluster.keys(f"{prefix}*")) == []
+
+
+def test_the_rights_that_a_user_needs(redis_cluster: RedisCluster, prefix: str) -> None:
+    """Those that the README names for one server and for a Cluster are enough for batches, and
+    each is asked for at the start."""
+    key, ledger = prefix + ":{k}", prefix + "_ledger"
+    more = ["+cluster|slots", "+asking", "+script|load", "+sadd", "+smembers"]
+    assert f"`{' '.join(more)}` on a Cluster" in " ".join(README.split())
+    rules = [*acl_rules(Command("hincrby", KeyTemplate.parse(key)), ledger).split(), *more]
+
+    def sink_with(rights: list[str]) -> RedisSink:
+        for node in redis_cluster.nodes:
+            node.ask("ACL", "SETUSER", prefix, "reset", "on", ">hush", *rights)
+        url = redis_cluster.url().replace("//", f"//{prefix}:hush@")
+        return redis_sink(url, key, "hincrby", ledger=ledger, budget_s=5)
+
+    run = Run(sink_with(rules), prefix)
+    run.sink.check(COLUMNS)
+    run.batch(0, wide(30))
+    run.batch(1, wide(30))
+    assert stored(redis_cluster, prefix) == totals(wide(30), 2)
+    for right in more:
+        if right != "+asking":
+            with pytest.raises(SparkEocError, match=r"(?i)" + right[1:].partition("|")[0]):
+                sink_with([rule for rule in rules if rule != right]).check(COLUMNS)
+    for node in redis_cluster.nodes:
+        node.ask("ACL", "DELUSER", prefix)
 
 
 def test_what_needs_one_step_for_all_slots_is_refused_by_name(redis_cluster: RedisCluster) -> None:
