@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from spark_eoc.sinks.entries import Fingerprint
 HASH_COLUMN = "__spark_eoc_hash"
 #: Above this many bytes a partition is kept in a local file instead of memory.
 SPILL_BYTES = 32 * 1024 * 1024
+_PIECE_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,48 @@ class Rows:
     def fingerprint(self) -> Fingerprint:
         """Row count and the sum of the hashes modulo 2^64."""
         return Fingerprint(len(self), hash_sum(self.hashes))
+
+
+def in_order(rows: Rows, order: pa.Array) -> Rows:
+    """The rows in another order; a partition that was too large for memory stays in a file."""
+    if rows.table.nbytes <= SPILL_BYTES:
+        return rows.take(order)
+    order = order.cast(pa.uint32())
+    pa.default_memory_pool().release_unused()  # what it took to find the order
+    arranged = read_rows(_pieces(rows, order), rows.table.column_names)
+    return rows if arranged is None else arranged
+
+
+def _pieces(rows: Rows, order: pa.Array) -> Iterator[pa.RecordBatch]:
+    whole = rows.table
+    if rows.marks is not None:
+        for name in rows.marks.column_names:
+            whole = whole.append_column(name, rows.marks[name])
+    whole = whole.append_column(HASH_COLUMN, rows.hashes)
+    count = max(1, min(_PIECE_ROWS, SPILL_BYTES * len(rows) // whole.nbytes))
+    for start in range(0, len(order), count):
+        columns = _gathered(whole, order.slice(start, count))
+        yield pa.RecordBatch.from_arrays(columns, schema=whole.schema)
+        rows.release()
+
+
+def _gathered(table: pa.Table, numbers: pa.Array) -> list[pa.Array]:
+    """The columns of these rows. Arrow's own ``take`` would join all of a column's chunks first,
+    each time: twice the memory of the partition."""
+    by_place = pc.sort_indices(numbers)
+    places = numbers.take(by_place).cast(pa.int64())
+    sorted_places = memoryview(places.buffers()[1]).cast("q")[places.offset :][: len(places)]
+    back = pc.sort_indices(by_place)
+    found = []
+    for column in table.columns:
+        parts, start, first = [], 0, 0
+        for chunk in column.chunks:
+            end = bisect_left(sorted_places, start + len(chunk), first)
+            if end > first:
+                parts.append(chunk.take(pc.subtract(places.slice(first, end - first), start)))
+            start, first = start + len(chunk), end
+        found.append(pa.concat_arrays(parts).take(back))
+    return found
 
 
 def hash_sum(hashes: pa.ChunkedArray) -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eoc.errors import BadRowError
-from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.rows import Rows, in_order
 
 #: The mark of the rows that delete their key.
 DELETED = "__spark_eoc_deleted"
@@ -34,7 +34,8 @@ class Changes:
 def arranged(rows: Rows, key: Sequence[str], order_by: Sequence[str]) -> Rows:
     """The rows by key, and those of one key by ``order_by``."""
     names = [*key, *(name for name in order_by if name not in key)]
-    return rows.take(pc.sort_indices(rows.table, [(name, "ascending") for name in names]))
+    order = pc.sort_indices(rows.table, [(name, "ascending") for name in names])
+    return in_order(rows, order)
 
 
 def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Changes:

@@ -20,6 +20,7 @@ _KEY_TYPES = {"LONGTEXT": "VARCHAR(255)", "LONGBLOB": "VARBINARY(255)"}
 #: Bytes and columns that InnoDB takes in one index.
 _INDEX_BYTES, _INDEX_COLUMNS = 3072, 16
 _CHARACTER_BYTES = 4
+_TABLE_COLUMNS = 1017
 
 
 def create_table(
@@ -65,6 +66,17 @@ def create_statement(
         f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{quoted(table)} ({', '.join(parts)}) "
         f"ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE={_collation(flavour)}"
     )
+
+
+def check_width(columns: int) -> None:
+    """ConfigError for more columns than any table of InnoDB has."""
+    if columns > _TABLE_COLUMNS:
+        raise ConfigError(
+            f"{columns:,} columns are to be written, and a table of InnoDB has at most "
+            f"{_TABLE_COLUMNS:,}",
+            next_step="gather them in a struct or a map, which is written as one JSON column",
+            columns=columns,
+        )
 
 
 def add_statement(flavour: Flavour, database: str, table: str, column: Column) -> str:

@@ -31,7 +31,7 @@ from spark_eoc.sinks.mysql.connection import (
     repeat,
     transaction,
 )
-from spark_eoc.sinks.mysql.create import add_columns, create_table
+from spark_eoc.sinks.mysql.create import add_columns, check_width, create_table
 from spark_eoc.sinks.mysql.dead_letter_sql import DeadLetterSql
 from spark_eoc.sinks.mysql.fit import fit
 from spark_eoc.sinks.mysql.insertion import Insertion
@@ -116,6 +116,7 @@ class MySQLSink(Sink):
         _check_order(self.order_by, columns)
         check_merge(self.merge, names, self.key)
         written = written_columns(columns, self.columns, [*self.key, *self.merge])
+        check_width(len(written))
         return self._driver("looking at the target", lambda c: self._check(c, written))
 
     def _check(self, connection: Any, written: Mapping[str, Column]) -> str:

@@ -15,12 +15,12 @@ from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.dead_letters import RefusedRow
 from spark_eoc.sinks.redis.lua_aside import ASIDE_COMMANDS
 from spark_eoc.sinks.redis.lua_probe import PROBE_SCRIPT
-from spark_eoc.sinks.redis.operations import in_order, problems
+from spark_eoc.sinks.redis.operations import problems
 from spark_eoc.sinks.redis.refusal import Problem
 from spark_eoc.sinks.redis.server import run_script, text
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import WINDOW_ROWS
-from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.rows import Rows, in_order
 
 #: One script must be able to hold a batch's letters.
 MOST_LETTERS = 10_000

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from spark_eoc.sinks.redis.commands import LONGEST_TTL, Command
 from spark_eoc.sinks.redis.refusal import Problem, RowRefusedError
 from spark_eoc.sinks.redis.text import text_column
-from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, read_rows
+from spark_eoc.sinks.rows import Rows, in_order
 
 #: Both a counter and what is added to it stay below this, so that no sum leaves 64 bits.
 COUNTER_LIMIT = 1 << 62
@@ -27,9 +27,9 @@ _EXACT_DOUBLE = 1 << 53
 _LARGEST_DOUBLE = 1e300
 #: Redis takes no longer argument unless proto-max-bulk-len was changed.
 _LONGEST_VALUE = 512 * 1024 * 1024
+_PIECE_ROWS = 65_536
 #: Assumed length of a number or a time as text, for cutting chunks.
 _SHORT = 24
-_PIECE_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -73,34 +73,27 @@ def arrange(
     (NULL) come last; :func:`operations` refuses them. ``first`` gives of the keys what comes before
     them in the order.
     """
-    keys = command.key.render(rows.table)
-    by: dict[str, Any] = {} if first is None else {"first": first(keys)}
+    return in_order(rows, _order(command, rows, first))
+
+
+def _order(command: Command, rows: Rows, first: Callable[[pa.Array], pa.Array] | None) -> pa.Array:
+    keys = _keys(command, rows)
+    by: dict[str, Any] = {} if first is None else {"first": first(keys.combine_chunks())}
     by["key"] = keys
     if not command.kind.ordered or command.kind.adds:
         if command.member is not None:
             by["member"] = text_column(rows.table[command.member])
         by["hash"] = rows.hashes
     if len(by) == 1:
-        return in_order(rows, pc.sort_indices(keys))
-    order = pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
-    return in_order(rows, order)
+        return pc.sort_indices(keys)
+    return pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
 
 
-def in_order(rows: Rows, order: pa.Array) -> Rows:
-    """A partition that was too large for memory stays in a file, also in its new order."""
-    if rows.table.nbytes <= SPILL_BYTES:
-        return rows.take(order)
-    arranged = read_rows(_pieces(rows, order), rows.table.column_names)
-    return rows if arranged is None else arranged
-
-
-def _pieces(rows: Rows, order: pa.Array) -> Iterator[pa.RecordBatch]:
-    count = max(1, min(_PIECE_ROWS, SPILL_BYTES * len(rows) // rows.table.nbytes))
-    for start in range(0, len(order), count):
-        piece = rows.take(order.slice(start, count))
-        table = piece.table.append_column(HASH_COLUMN, piece.hashes)
-        yield from table.combine_chunks().to_batches()
-        rows.release()
+def _keys(command: Command, rows: Rows) -> pa.ChunkedArray:
+    """In pieces, because what is between the columns and their keys takes the memory of both."""
+    starts = range(0, len(rows), _PIECE_ROWS)
+    parts = [command.key.render(rows.table.slice(start, _PIECE_ROWS)) for start in starts]
+    return pa.chunked_array(parts, None if parts else pa.string())
 
 
 def refuse(command: Command, ledger_prefix: str, rows: Rows) -> None:

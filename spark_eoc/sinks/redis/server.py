@@ -190,6 +190,11 @@ def _next_step(problem: str, url: str) -> str:
             "see that the replicas run and keep up (INFO replication), or ask for fewer",
         ),
         ("BUSY", "find the long script of another client with CLIENT LIST"),
+        (
+            "while writing to socket",
+            "see that the server runs and that no value is longer than its proto-max-bulk-len: it "
+            "cuts such a connection off",
+        ),
     ):
         if word in problem:
             return f"{step}, then restart the query"

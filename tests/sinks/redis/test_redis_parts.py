@@ -138,8 +138,7 @@ def test_a_large_partition_is_arranged_in_a_file(monkeypatch: pytest.MonkeyPatch
     told = Command("hset", KeyTemplate.parse("u:{k}"))
     rows = rows_of({"k": [i * 7919 % 1000 for i in range(5000)], "v": ["x" * 50] * 5000})
     expected = arrange(told, rows)
-    for module in ("spark_eoc.sinks.redis.operations", "spark_eoc.sinks.rows"):
-        monkeypatch.setattr(f"{module}.SPILL_BYTES", 50_000)
+    monkeypatch.setattr("spark_eoc.sinks.rows.SPILL_BYTES", 50_000)
     arranged = arrange(told, rows)
     assert arranged.mapping is not None
     assert arranged.table.equals(expected.table)
