@@ -8,11 +8,11 @@ from spark_eoc.errors import BatchTooLargeError
 from spark_eoc.sinks.entries import Fingerprint
 
 #: Target keys and values in a batch: for a hash of two fields three a row. The server does nothing
-#: else while a batch is published: so many took 0.2 s of its processor (sadd) to 1.0 s (hincrby),
-#: and with values of 100 bytes 1.2 s.
-MOST_VALUES = 500_000
+#: else while a batch is published: so many took 0.15 s of its processor (sadd) to 0.6 s (hincrby),
+#: 1.2 s where counters come near 2^62 and are followed; twice as long on a busy machine.
+MOST_VALUES = 300_000
 #: Bytes of a batch as it is staged.
-MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)

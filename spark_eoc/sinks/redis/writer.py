@@ -38,7 +38,7 @@ class RedisWriter(Writer):
       the writer goes on, 0. ``wait_timeout_ms``: how long it waits for them at a time, 1,000; too
       few are tried again for ``retry_minutes``, then SinkUnavailableError.
     * ``atomicity="batch"``: tasks stage their rows under the ledger's prefix, and one script moves
-      all of a batch to its keys, or nothing. Up to 500,000 keys and values and 64 MiB a batch;
+      all of a batch to its keys, or nothing. Up to 300,000 keys and values and 32 MiB a batch;
       above that BatchTooLargeError is raised, with nothing written. Not on Cluster.
     * ``dead_letter_key``: with ``on_bad_row="dead_letter"`` the stream for rows that are refused
       for their content (NULL or nothing in the key, a value that the command can't take, a bad TTL,
