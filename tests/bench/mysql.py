@@ -9,7 +9,6 @@ import argparse
 import json
 import secrets
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -62,7 +61,6 @@ def main() -> None:
         finally:
             spark.stop()
         ageing(bench, args.batches)
-    memory()
 
 
 def session() -> SparkSession:
@@ -287,38 +285,6 @@ def one_batch(sink: MySQLSink, call: Call, rows: Rows) -> None:
     assert sink.apply(unit, rows) == Applied()
     sink.close_batch(
         "w", call.batch_id, lambda view, units: decide_close(view, units, {0: found}, call, 1)
-    )
-
-
-MEMORY = """
-import resource, sys, pyarrow as pa
-from spark_eoc.sinks.rows import HASH_COLUMN, read_rows
-from spark_eoc.sinks.mysql.render import Around, statements
-def batches():
-    for n in range(500):
-        ids = pa.array(range(n * 10000, n * 10000 + 10000), pa.int64())
-        names = pa.array([f"name-{i}" for i in range(10000)])
-        yield pa.record_batch([ids, names, ids], names=["c0", "c1", HASH_COLUMN])
-rows = read_rows(batches(), ["id", "name"])
-rows.fingerprint()
-around = Around(b"INSERT INTO t VALUES ", b"", 1 << 20, 1 << 24)
-for n, sql in enumerate(statements(rows.table, {}, around)):
-    if n % 16 == 0:
-        rows.release()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
-
-def memory() -> None:
-    """Peak memory of what a task does with 5 million rows, mapped file pages included."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    report(
-        what="MySQL, memory of a task, 5 million rows",
-        value=int(done.stdout),
-        unit="MB",
-        at_most=300,
     )
 
 
