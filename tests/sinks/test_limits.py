@@ -133,7 +133,7 @@ def test_redis_publishes_rows_of_9000_fields(
 @pytest.mark.timeout(3600)
 def test_memory_of_a_task_with_5_million_rows() -> None:
     """In the Python worker, at its peak: 300 MB where rows are written as they come, and no more
-    than 400 where they are put in order first. See the benchmark."""
+    than 500 where they are put in order first. See the benchmark."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/bench/memory.py")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -143,4 +143,4 @@ def test_memory_of_a_task_with_5_million_rows() -> None:
     )
     figures = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(figures) > 3
-    assert [f for f in figures if f["value"] > (300 if "append" in f["what"] else 400)] == []
+    assert [f for f in figures if f["value"] > (300 if "append" in f["what"] else 500)] == []
