@@ -8,6 +8,7 @@ to do, and compares the sink's rows with the lines that were given, as multisets
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from spark_eoc.testing.checker import Row, Verdict, check
 from spark_eoc.testing.history import History
 from spark_eoc.testing.inputs import Input
 from spark_eoc.testing.kills import Instants, Kill, KillSchedule, Strike
+from spark_eoc.testing.processes import Part, send
 from spark_eoc.testing.report import ChaosReport
 from spark_eoc.testing.rows import Rows
 from spark_eoc.testing.servers import Server
@@ -35,6 +37,7 @@ _QUIET_S = 2.0
 #: The share of strikes for each of two aims, and how long one may be put off for it.
 _SHARE = 0.4
 _AIM_S = 10.0
+_ATTEMPTS = 6
 _AIM_TICK_S = 0.01
 
 
@@ -127,16 +130,38 @@ class _Course:
         rows of a batch are in the sink and Spark has not written its commit, the others where they
         fall.
         """
-        self._release(strike.number)
         draw = (strike.after_s * 7919) % 1.0
-        if not self.history.watches or draw >= 2 * _SHARE:
-            return
-        before = self._count_or(0)
-        self._wait(lambda: self.history.under_way)
-        if draw < _SHARE:
+        if self.history.watches and _SHARE <= draw < 2 * _SHARE:
+            for attempt in range(1, _ATTEMPTS + 1):
+                # A few lines for each attempt, so that there is another batch for the next one.
+                self._release(strike.number - 0.5 + attempt / 2 / _ATTEMPTS)
+                if self._caught_before_commit(strike):
+                    return
+        self._release(strike.number)
+        if self.history.watches and draw < _SHARE:
+            self._wait(lambda: self.history.under_way)
             self.supervisor.pass_time(draw / _SHARE * self.history.usual_batch_s)
-        else:
-            self._wait(lambda: self._counted_now(before) > before and self.history.under_way)
+
+    def _caught_before_commit(self, strike: Strike) -> bool:
+        """Whether the run is at that instant now.
+
+        The JVM is stopped for each look, so that what is seen is what the kill meets; and left so
+        where the kill ends it anyway.
+        """
+        before = self._counted_now(0)
+        self._wait(lambda: self.history.under_way)
+        run = self.supervisor.run
+        pids = run.pids(Part.JVM) if run is not None else []
+        deadline = time.monotonic() + _AIM_S
+        while pids and self.history.under_way and time.monotonic() < deadline:
+            _signal(pids, signal.SIGSTOP)
+            caught = self._counted_now(before) > before and self.history.under_way
+            if not caught or strike.kind not in (Kill.JVM, Kill.DRIVER_PYTHON):
+                _signal(pids, signal.SIGCONT)
+            if caught:
+                return True
+            self.supervisor.pass_time(_AIM_TICK_S)
+        return False
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _AIM_S
@@ -208,6 +233,11 @@ class _Course:
             folder=str(self.chaos.folder),
             stuck=stuck,
         )
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        send(pid, number)
 
 
 def verdict(transcript: Transcript, values: Counter[bytes]) -> Verdict:
