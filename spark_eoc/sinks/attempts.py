@@ -55,7 +55,7 @@ class StageWatch:
         except Py4JJavaError:
             LOGGER.warning(
                 "Spark's listener queue is %d s behind, so a stage that was attempted twice may "
-                "not be known yet; the batch is computed again and compared",
+                "not be known yet; the batch is not completed in this run",
                 _LISTENER_WAIT_MS // 1000,
             )
             return False

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.attempts import StageWatch
-from spark_eoc.sinks.writer import Writer
+from spark_eoc.sinks.writer import Writer, repeated_stage
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
 
@@ -26,19 +26,23 @@ class FanOut:
         return f"fan_out({', '.join(map(repr, self._writers))})"
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Writes ``df`` to every sink, also after one has failed; then raises the first error."""
+        """Writes ``df`` to every sink, also after one has failed; then raises the first error.
+
+        Not to those that are left once Spark has attempted a stage twice: see ``repeated_stage``.
+        """
         failed: list[Exception] = []
         watch = StageWatch(df)
         kept = _is_kept(df)
         frame = df if kept else df.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            for writer in self._writers:
+            for number, writer in enumerate(self._writers):
+                if number and watch.repeated():
+                    # What is kept may be of two attempts that do not fit, and no later writer's
+                    # own watch would see that.
+                    failed.append(repeated_stage(batch_id, "what the sinks before have reported"))
+                    break
                 error = _tried(writer, frame, batch_id)
                 failed += [error] if error else []
-                if watch.repeated():
-                    # What is kept may be of two attempts that do not fit; no later writer's own
-                    # watch would see that, so it must compute anew.
-                    frame.unpersist(blocking=True)
         finally:
             if not kept:  # the caller's own cache is the caller's to drop
                 frame.unpersist()

@@ -173,7 +173,7 @@ class Writer:
         opened = None if isinstance(decision, Compare) else decision.control
         split = self._split(batch_id, opened)
         names = tuple(column.name for column in columns)
-        batch = _Batch(self._sink, call, self._frame(df, columns, split), names, df, self._limit)
+        batch = _Batch(self._sink, call, self._frame(df, columns, split), names, self._limit)
         if isinstance(decision, Compare):
             batch.compute_only(decision)
             return
@@ -252,15 +252,14 @@ class _Run:
 class _Batch:
     """One batch on its way: the passes over its frame, and its close.
 
-    ``frame`` is ``given``, the one that the caller gave, made ready to be written; ``limit`` is
-    the most dead letters that it may have, None where a bad row fails.
+    ``frame`` is the one that the caller gave, made ready to be written; ``limit`` is the most dead
+    letters that it may have, None where a bad row fails.
     """
 
     sink: Sink
     call: Call
     frame: DataFrame
     names: tuple[str, ...]
-    given: DataFrame
     limit: int | None = None
 
     def compute_only(self, decision: Compare) -> None:
@@ -299,7 +298,7 @@ class _Batch:
         try:
             _raise_refusal(reports)
             if watch.repeated():
-                raise _repeated_stage(call.batch_id)
+                raise repeated_stage(call.batch_id, "nothing of this batch")
             hit("batch.before_publish")
             self.sink.publish(
                 call.writer_id,
@@ -329,7 +328,8 @@ class _Batch:
             self._heed(reports)
             reported, partitions = _fingerprints(reports), len(reports)
         if watch.repeated():
-            self._agree(reported)
+            applied = f"{sum(f.rows for f in reported.values())} rows; the batch stays open"
+            raise repeated_stage(self.call.batch_id, applied)
         hit("batch.before_close")
         self.sink.close_batch(
             self.call.writer_id,
@@ -377,20 +377,6 @@ class _Batch:
                 )
         _raise_refusal(reports)
 
-    def _agree(self, reported: Mapping[int, Fingerprint]) -> None:
-        # A persisted frame (fan_out's, or the caller's) keeps what the first attempt made, and
-        # would agree with the rows that were written of it.
-        self.given.unpersist(blocking=True)
-        computed = [r.fingerprint for r in self._collect(FingerprintPass(self.sink, self.names))]
-        if Fingerprint.sum(computed) != Fingerprint.sum(list(reported.values())):
-            raise ReplayMismatchError(
-                f"Spark attempted a stage of batch {self.call.batch_id} twice, and computed again "
-                "the batch holds other rows than were written",
-                applied=f"{sum(f.rows for f in reported.values())} rows; the batch stays open",
-                next_step="remove what the batch wrote, and make the plan repeatable or use "
-                'atomicity="batch"',
-            )
-
     def _write_pass(
         self,
         control: Control,
@@ -414,13 +400,16 @@ class _Batch:
         return [Report.of_row(tuple(row)) for row in rows]
 
 
-def _repeated_stage(batch_id: int) -> ReplayMismatchError:
-    """A second pass would prove nothing: it reads what the shuffles keep, of both attempts."""
+def repeated_stage(batch_id: int, applied: str) -> ReplayMismatchError:
+    """A second pass in this run would prove nothing: a batch's frame keeps its shuffles, so it
+    would read what both attempts left there, and agree with itself. A restarted run computes the
+    batch anew, and compares what is applied with that.
+    """
     return ReplayMismatchError(
         f"Spark attempted a stage of batch {batch_id} twice (an executor was lost), so its "
         "partitions may be of two computations that do not fit",
-        applied="nothing of this batch",
-        next_step="restart the query, which computes the batch anew",
+        applied=applied,
+        next_step="restart the query, which computes the batch anew and compares",
     )
 
 

@@ -175,7 +175,7 @@ class Run:
         )  # fmt: skip
         self.calls += 1
         decision = self.sink.open_batch("w", batch_id, lambda view: decide_open(view, call))
-        batch = _Batch(self.sink, call, frame, ("n",), frame)
+        batch = _Batch(self.sink, call, frame, ("n",))
         if isinstance(decision, Compare):
             return lambda: batch.compute_only(decision)
         return lambda: batch.write(decision.control)
