@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from spark_eoc.testing.ports import free_port
+from spark_eoc.testing.reaper import reaper
 from spark_eoc.testing.wait import until
 
 
@@ -44,6 +45,7 @@ def s3_server(tmp_path_factory):
     process = subprocess.Popen(
         [command, "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
     )
+    reaper().process(process.pid)  # also when this process is killed
     settings = {
         "AWS_ENDPOINT_URL": url,
         "AWS_ALLOW_HTTP": "true",
@@ -63,6 +65,7 @@ def s3_server(tmp_path_factory):
         patch.undo()
         process.kill()
         process.wait()
+        reaper().forget(process.pid)
         log.close()
 
 
