@@ -245,6 +245,15 @@ def _check(args: argparse.Namespace) -> None:
     """What the parser can't tell; ConfigError before anything is started."""
     if not args.script.is_file():
         raise ConfigError(f"there is no script {str(args.script)!r}", applied="nothing was started")
+    if args.lines and not args.lines.is_file():
+        raise ConfigError(f"there is no file {str(args.lines)!r}", next_step="name one for --lines")
+    if args.report and not args.report.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--report: there is no folder {str(args.report.absolute().parent)!r}",
+            next_step="make it first",
+        )
+    if args.to and args.feed != "listen":
+        raise ConfigError("--to belongs to --feed listen", next_step="add --feed listen")
     given = [name for name in ("query", "keys", "rows_from") if getattr(args, name)]
     if len(given) != 1:
         raise ConfigError(

@@ -173,25 +173,32 @@ class _Course:
         return self._count_or(last)
 
     def _settle(self) -> None:
-        """Until as many rows are there as are due, and the script is at rest.
+        """Until every row that is due is there, and the script is at rest.
 
-        A sink that stays behind for ``settle_s`` has lost rows: the verdict says which.
+        A sink that stands still for ``settle_s`` before that has lost rows: the verdict says which.
+        Rows are compared, not counted: doubled ones would stand for those still on their way.
         """
         supervisor, chaos = self.supervisor, self.chaos
         supervisor.until(lambda: chaos.input.flushed, timeout=600, what="all input given")
-        due = len(_expected(chaos.input.transcript(), chaos.expect).announced)
-        last, moved = self._progress(), time.monotonic()
-        while last < due and time.monotonic() - moved < chaos.settle_s:
-            supervisor.pass_time(0.2)
-            now = self._count_or(last)
-            if now != last:
-                last, moved = now, time.monotonic()
-        began = time.monotonic()
-        while self.chaos.checkpoints and time.monotonic() - began < chaos.settle_s:
-            if self.history.idle:
-                break
-            supervisor.pass_time(0.2)
+        due = Counter(_expected(chaos.input.transcript(), chaos.expect).announced.values())
+        self._while_moving(lambda found: bool(due - found))
+        if chaos.checkpoints:
+            self._while_moving(lambda _: not self.history.idle)
         supervisor.pass_time(_QUIET_S)
+
+    def _while_moving(self, unsettled: Callable[[Counter[bytes]], bool]) -> None:
+        """While it is unsettled, and what it looks at has changed in the last ``settle_s``."""
+        last, moved = Counter[bytes](), time.monotonic()
+        while time.monotonic() - moved < self.chaos.settle_s:
+            try:
+                found = self.chaos.rows.values()
+            except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
+                found = last
+            if not unsettled(found):
+                return
+            if found != last:
+                last, moved = found, time.monotonic()
+            self.supervisor.pass_time(0.2)
 
     def _values(self, stuck: bool) -> Counter[bytes]:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing import surgery
 from spark_eoc.testing.chaos import Expect, verdict
 from spark_eoc.testing.checker import TWICE, Verdict
@@ -20,6 +21,9 @@ from spark_eoc.testing.transcript import Transcript
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_eoc.testing.plugin import Database
+    from spark_eoc.testing.servers import MariaDB, Redis
 
 Query = Callable[..., Any]
 
@@ -74,15 +78,21 @@ class SurgeryRunner:
         rows: Callable[[], Iterable[Any]] | Rows,
         operation: str,
         *,
-        mysql_url: str = "",
-        redis_url: str = "",
+        mariadb: MariaDB | Database | None = None,
+        redis: Redis | None = None,
         expect: Expect | None = None,
     ) -> SurgeryReport:
         """Runs ``query(spark, place)``, a function that starts one streaming query over the text
         files in ``place.input`` with its checkpoint in ``place.checkpoint``; ``rows`` reads its
         sink, which must be empty before. ``operation`` is a name of
-        :data:`~spark_eoc.testing.surgery.OPERATIONS`.
+        :data:`~spark_eoc.testing.surgery.OPERATIONS`; ``place.mysql_url`` and ``redis_url`` are
+        those of the servers that are given.
         """
+        if operation not in OPERATIONS:
+            raise ConfigError(
+                f"there is no operation {operation!r}",
+                next_step=f"use one of {', '.join(OPERATIONS)}",
+            )
         self._calls += 1
         folder = self._folder / f"surgery-{self._calls}"
         (folder / "input").mkdir(parents=True)
@@ -90,8 +100,8 @@ class SurgeryRunner:
             folder=str(folder),
             input=str(folder / "input"),
             checkpoint=str(folder / "checkpoint"),
-            mysql_url=mysql_url,
-            redis_url=redis_url,
+            mysql_url=mariadb.url() if mariadb is not None else "",
+            redis_url=redis.url() if redis is not None else "",
         )
         reader = FunctionRows(rows) if callable(rows) else rows
         patient = _Patient(self._spark, query, place, seed=self._seed, rows=reader, expect=expect)

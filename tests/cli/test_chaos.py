@@ -87,6 +87,9 @@ def test_a_plain_script_is_found_out(script: Path) -> None:
     ("arguments", "message"),
     [
         (["nothing.py", "--query", "x"], "no script"),
+        (["count.py", "--query", "x", "--lines", "no.txt"], "no file 'no.txt'"),
+        (["count.py", "--query", "x", "--report", "no/r.html"], "there is no folder"),
+        (["count.py", "--query", "x", "--to", "h:1"], "--feed listen"),
         (["count.py"], "0 ways to read the sink"),
         (["count.py", "--query", "x", "--keys", "y"], "2 ways"),
         (["count.py", "--query", "x"], "--mysql-url"),

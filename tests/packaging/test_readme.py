@@ -21,6 +21,7 @@ from spark_eoc.cli.command import COMMANDS
 from spark_eoc.sinks.writer import WriterOptions
 from spark_eoc.source.options import OPTION_NAMES
 from spark_eoc.testing import servers
+from spark_eoc.testing.surgery import OPERATIONS
 from spark_eoc.testing.wait import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,3 +212,9 @@ def test_the_producer_example_sends_its_lines(tmp_path):
     finally:
         receiver.stop()
         writer.close()
+
+
+def test_the_operations_of_surgery_are_those_that_there_are():
+    """Named one by one."""
+    listed = section("Test your own query").partition("Operations:")[2].partition("For\nRedis")[0]
+    assert set(re.findall(r"`([a-z_]+)`", listed)) == set(OPERATIONS)

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import spark_eoc
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing.operating import SurgeryRunner
 from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.servers import Redis
@@ -78,8 +79,8 @@ def test_both_sinks_are_exactly_once_on_any_checkpoint(
         both_sinks(atomicity, prefix),
         rows,
         operation,
-        mysql_url=clicks.url(),
-        redis_url=redis_server.url(),
+        mariadb=clicks,
+        redis=redis_server,
         expect=lambda line: line + b"\t1",
     )
     print(report)
@@ -100,9 +101,15 @@ def test_a_plain_query_is_found_out(
         plainly,
         lambda: clicks.query("SELECT value FROM clicks"),
         operation,
-        mysql_url=clicks.url(),
+        mariadb=clicks,
     )
     assert report.refused is None
     assert report.verdict.checks == {"twice"}
     with pytest.raises(AssertionError, match="twice"):
         report.require_exactly_once()
+
+
+def test_an_unknown_operation_is_refused_with_the_names(eoc_surgery: SurgeryRunner) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match="no_newest_commit"):
+        eoc_surgery(plainly, list, "newest_commit_missing")
