@@ -11,6 +11,10 @@ from pyspark.sql import DataFrame
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
 _LISTENER_WAIT_MS = 10_000
+#: Jobs of the same run before the watch, which may have computed a part of a kept frame.
+_EARLIER_JOBS = 32
+#: With fewer, what a batch's jobs did may be forgotten before it is asked for.
+_RETAINED = 200
 
 
 class StageWatch:
@@ -36,12 +40,44 @@ class StageWatch:
             return False
         if not self._settle():
             return True
-        tracker = self._context.statusTracker()
-        return any(
-            stage is not None and stage.currentAttemptId > 0
-            for job in set(self._jobs()) - self._before
-            for stage in map(tracker.getStageInfo, _stages(tracker, job))
-        )
+        tracker, jobs = self._context.statusTracker(), self._jobs()
+        lost, written = self._lost_executors(), set[str]()
+        if lost and self._forgets():
+            return True
+        earlier = sorted(self._before.intersection(jobs))[-_EARLIER_JOBS:] if lost else []
+        for job in (*earlier, *sorted(set(jobs) - self._before)):
+            new = job not in self._before
+            for stage in _stages(tracker, job):
+                info = tracker.getStageInfo(stage)
+                if info is not None and new and info.currentAttemptId > 0:
+                    return True
+                if info is None or not lost or not info.numCompletedTasks:
+                    continue
+                shuffle = self._shuffle(stage)
+                if new and shuffle in written:
+                    return True
+                written |= {shuffle} if shuffle else set()
+        return False
+
+    def _lost_executors(self) -> bool:
+        store = self._context._jsc.sc().statusStore()
+        return bool(store.executorList(False).size() > store.executorList(True).size())
+
+    def _forgets(self) -> bool:
+        """Whether Spark's status store may have dropped jobs or stages of this batch."""
+        conf = self._context.getConf()
+        names = ("spark.ui.retainedJobs", "spark.ui.retainedStages")
+        return any(int(conf.get(name, "1000")) < _RETAINED for name in names)
+
+    def _shuffle(self, stage: int) -> str | None:
+        """What names the shuffle that a stage wrote, None where it wrote none.
+
+        Once the job of a shuffle has ended, what an executor took with it is computed by a *new*
+        stage, of which that is the first attempt: with AQE, where each shuffle is a job of its own,
+        and under a frame that is kept. Only the RDDs tell that it is the same shuffle.
+        """
+        data = self._context._jsc.sc().statusStore().lastStageAttempt(stage)
+        return str(data.rddIds().mkString(",")) if data.shuffleWriteRecords() else None
 
     def _jobs(self) -> list[int]:
         if self._context is None:

@@ -69,3 +69,21 @@ def lose_an_executor(
     found = Counter(row[0] for row in mariadb.query("SELECT id FROM t"))
     (last,) = mariadb.query("SELECT last_complete FROM spark_eoc_control")[0]
     return done.stdout.strip(), found, last
+
+
+@pytest.mark.slow
+def test_an_executor_lost_between_the_jobs_of_a_batch_is_seen(tmp_path: Path) -> None:
+    """With AQE the rows of two computations meet without a stage that was attempted twice."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("lost_between_jobs.py")), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert (tmp_path / "lost").exists(), done.stderr
+    wrong, repeated = done.stdout.split()
+    print(f"{wrong} of 4,000 rows lost or doubled")
+    assert repeated == "True"
