@@ -334,6 +334,13 @@ def _finite(column: pa.Array, fit: Fit, name: str) -> pa.Array:
     finite = pc.is_finite(column)
     if pc.all(finite, min_count=0).as_py() is not False:
         return column
+    if fit.nan_as_null and fit.key:
+        raise _refused(
+            name,
+            "NaN or infinity, in the key, which would become NULL, and no unique index finds that "
+            "again: each batch would append such a row",
+            "filter or coalesce it in the query",
+        )
     if fit.nan_as_null:
         return pc.if_else(finite, column, pa.scalar(None, pa.float64()))
     raise _refused(name, "NaN or infinity, which the server can't keep", 'nan="null"')

@@ -51,7 +51,9 @@ local function finite(i, text)
   if not text then return nil end
   local number = tonumber(text)
   if not string.find(text, '^[-+]?[%d.]+[eE]?[-+]?%d*$') or not number
-     or number ~= number or math.abs(number) > 1e300 then
+     or number ~= number or math.abs(number) > 1e300 or #text > 400
+     -- Redis takes what is too small for its long double for no number at all.
+     or (number == 0 and string.find(text, '^[-+]?[%d.]*[1-9]')) then
     return {'BAD', i, 'the present value is not a finite number'}
   end
   return nil

@@ -473,3 +473,18 @@ def test_arguments_that_mean_nothing_are_refused() -> None:
         MySQLWriter("mysql://u@h/d", "t", dead_letter_table="x")
     with pytest.raises(ConfigError, match="can't be the name"):
         MySQLWriter("mysql://u@h/d", "t", on_bad_row="dead_letter", dead_letter_table="a`b")
+
+
+def test_nan_that_would_become_null_in_a_key_is_refused(mariadb: Database) -> None:
+    """No unique index finds NULL again: each batch would append such a row."""
+    mariadb.query("CREATE TABLE t (k DOUBLE NULL, n BIGINT, UNIQUE KEY u (k))")
+    sink = sink_of(
+        mariadb, mode="upsert", key=["k"], merge={"n": "add"}, nan="null", on_bad_row="fail"
+    )
+    run = Run(sink)
+    run.open()
+    data = pa.table({"k": [float("nan"), 1.0], "n": pa.array([1, 1], pa.int64())})
+    outcome = run.apply(data)
+    assert isinstance(outcome, Refused)
+    assert "NaN" in outcome.what
+    assert mariadb.query("SELECT * FROM t") == []

@@ -214,6 +214,21 @@ def test_a_value_of_17_megabytes(new_run: Callable[..., Any], client: Any, prefi
     assert [client.get(f"{prefix}:{k}") for k in (1, 2, 3, 4)] == values
 
 
+@pytest.mark.parametrize("value", ["1e-5000", "0" * 6000])
+@pytest.mark.parametrize("redis_server", ["redis"], indirect=True)
+def test_a_present_number_that_only_lua_takes_is_refused_before_anything_is_written(
+    new_run: Callable[..., Any], client: Any, prefix: str, value: str
+) -> None:
+    """Redis refuses it in the middle of the script, where nothing is rolled back."""
+    run = new_run("c:{k}", "incrbyfloat", value="n")
+    client.set(f"{prefix}:c:1", value)
+    run.open(0)
+    outcome = run.apply({"k": [0, 1], "n": [1.5, 2.5]})
+    assert isinstance(outcome, Refused)
+    assert outcome.error == "BadRowError"
+    assert client.get(f"{prefix}:c:0") is None
+
+
 @pytest.mark.parametrize(
     ("command", "more"),
     [
