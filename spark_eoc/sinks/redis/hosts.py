@@ -23,10 +23,14 @@ class HostList:
     def parse(cls, url: str, kind: str, port: int) -> HostList:
         """Of ``redis+kind://`` or ``rediss+kind://``; ``port`` where a host names none. Raises
         ConfigError, which doesn't show the URL."""
+        # Newer Pythons take brackets behind another host for a broken URL, so the hosts are cut
+        # out before they are read one by one.
+        before, _, rest = url.partition("://")
+        scheme, _, found = before.lower().partition("+")
+        end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+        login, at, names = rest[:end].rpartition("@")
         try:
-            parts = urlsplit(url)
-            scheme, _, found = parts.scheme.partition("+")
-            login, at, names = parts.netloc.rpartition("@")
+            tail = urlsplit(f"//host{rest[end:]}")
             hosts = tuple(_with_port(name, port) for name in names.split(","))
         except ValueError:
             scheme = found = ""
@@ -36,7 +40,7 @@ class HostList:
                 next_step=f"write it as redis+{kind}://user:password@host:{port},host:{port}/..., "
                 "with special characters percent-encoded",
             )
-        return cls(scheme, login + at, hosts, parts.path, parts.query)
+        return cls(scheme, login + at, hosts, tail.path, tail.query)
 
     def shown(self) -> str:
         """User and hosts, without the password."""
