@@ -38,7 +38,7 @@ def servers(mariadb: Database, own_redis: Any) -> Iterator[tuple[str, str, str, 
     it to search."""
     core = "Zq" + secrets.token_hex(12)
     password = PASSWORD.replace("{core}", core)
-    mariadb.query("CREATE USER app IDENTIFIED BY %s", (password,))
+    mariadb.query("CREATE OR REPLACE USER app IDENTIFIED BY %s", (password,))
     mariadb.query("GRANT ALL ON *.* TO app")
     mariadb.query("CREATE TABLE narrow (id BIGINT, v VARCHAR(9) CHECK (v <> '3'))")
     own_redis.client().set("bad:3", "text")

@@ -328,7 +328,7 @@ def test_dead_letters_of_a_batch(
     """One warning a partition with its numbers; the batch run again adds no letter; more than the
     limit in one batch is an error, and with a higher one it goes on."""
     query, aside = Query(spark), {"on_bad_row": "dead_letter", "password": "hush-hush"}
-    table.query("CREATE USER IF NOT EXISTS app IDENTIFIED BY 'hush-hush'")
+    table.query("CREATE OR REPLACE USER app IDENTIFIED BY 'hush-hush'")
     table.query(f"GRANT ALL ON `{table.name}`.* TO app")
     url = table.url().replace("root@", "app@")
     wrong = F.when(F.col("id") % 10 == 3, F.repeat(F.lit("x"), 21)).otherwise(F.col("v"))
