@@ -27,6 +27,7 @@ class TestRedisCluster(SinkContract):
     """A list for each id, so that every write counts; one row a script."""
 
     secret = "s3cr3t-Pa55w0rd"
+    offers_batches = False
 
     @pytest.fixture(autouse=True)
     def _keys(self, redis_cluster: RedisCluster, prefix: str) -> Iterator[None]:
