@@ -132,8 +132,8 @@ def test_redis_publishes_rows_of_9000_fields(
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_memory_of_a_task_with_5_million_rows() -> None:
-    """In the Python worker, at its peak: 300 MB where rows are written as they come, and no more
-    than 500 where they are put in order first. See the benchmark."""
+    """In the Python worker, at its peak: 300 MB. An upsert and Redis, which put rows in order
+    first, do not keep it yet, and this is red for them. See the benchmark."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/bench/memory.py")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -143,4 +143,4 @@ def test_memory_of_a_task_with_5_million_rows() -> None:
     )
     figures = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(figures) > 3
-    assert [f for f in figures if f["value"] > (300 if "append" in f["what"] else 500)] == []
+    assert [f for f in figures if f["value"] > 300] == []
