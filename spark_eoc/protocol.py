@@ -43,7 +43,8 @@ a person has looked: ``hello``, ``version``, ``token``, ``gap``, ``expired`` (th
 forgotten this producer's number, by an operator's ``buffer expire``, or ``first`` speaks of
 lines that it never had; nothing is guessed, use another name), ``oversize``
 (a line beyond LIMIT; it and what follows are not stored), ``fenced`` (a newer connection said
-hello with the same name, and took over).
+hello with the same name, and took over), ``tls`` (one side speaks TLS and the other does not; the
+answer itself is not encrypted).
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ MAX_HELLO_BYTES = 1024
 
 #: Codes after which a producer reconnects by itself.
 TEMPORARY = frozenset({"busy", "memory", "idle", "stopping", "log"})
+
+#: The first two bytes of every TLS connection.
+TLS_HANDSHAKE = b"\x16\x03"
 
 _LIKE_HELLO = re.compile(rb"EOC/[0-9]+ producer=")
 _HELLO = re.compile(
@@ -147,6 +151,11 @@ def may_become_hello(start: bytes) -> bool:
         and re.match(rb"EOC/[0-9]+ ", start) is not None
         and b"producer=".startswith(start.split(b" ", 1)[1])
     )
+
+
+def begins_tls(start: bytes) -> bool:
+    """Whether a connection that begins with ``start`` speaks TLS: a handshake record, 16 03."""
+    return start.startswith(TLS_HANDSHAKE)
 
 
 def means_hello(start: bytes) -> bool:

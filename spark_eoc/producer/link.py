@@ -30,6 +30,12 @@ ANSWER_TIMEOUT_S = 10.0
 GOODBYE_S = 2.0
 COMPLAIN_S = 30.0
 
+#: What a server that speaks TLS alone says to a client that doesn't.
+TLS_ALERT = b"\x15\x03"
+USE_TLS = "use TLS: tls=True, or tls_ca with the authority's file (spark-eoc send: --tls, --tls-ca)"
+#: How OpenSSL calls bytes that are no TLS.
+NOT_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+
 
 class Link:
     """``run`` connects, says hello, sends and listens until the window is closed or has failed."""
@@ -55,6 +61,8 @@ class Link:
         self._waker.setblocking(False)
         self._backoff = Backoff(0.02, 1.0)
         self._complained = 0.0
+        self._reason = "no connection was tried"
+        self._give_up: float | None = None
         self._told = 0
 
     def poke(self) -> None:
@@ -65,12 +73,13 @@ class Link:
 
     def run(self, window: Window) -> None:
         """The thread's body."""
-        begun = time.monotonic()
+        if self._connect_timeout is not None:
+            self._give_up = time.monotonic() + self._connect_timeout
         try:
             while not window.closed and window.failure is None:
                 self._once(window)
-                if window.resume_from is None and self._connect_timeout is not None:
-                    self._check_patience(window, time.monotonic() - begun)
+                self._check_patience(window)
+                self._sleep(self._left(self._backoff.wait_s()), window)
         except SparkEocError as error:
             window.fail(error)
         except Exception as error:
@@ -80,13 +89,20 @@ class Link:
             self._wake.close()
             self._waker.close()
 
-    def _check_patience(self, window: Window, waited: float) -> None:
-        if self._connect_timeout is not None and waited > self._connect_timeout:
+    def _left(self, seconds: float) -> float:
+        """``seconds``, or what is left until the first connection is given up, if that is less."""
+        if self._give_up is None:
+            return seconds
+        return max(0.0, min(seconds, self._give_up - time.monotonic()))
+
+    def _check_patience(self, window: Window) -> None:
+        if window.resume_from is None and self._left(1.0) <= 0:
             host, port = self._address
             raise UnacknowledgedError(
-                f"no receiver answered at {host}:{port} within {self._connect_timeout:g} s",
+                f"no receiver answered at {host}:{port} within {self._connect_timeout:g} s "
+                f"({self._reason})",
                 applied="nothing was sent",
-                next_step="start the receiver, or check host and port",
+                next_step="start the receiver, or check host, port, and whether it speaks TLS",
                 acknowledged=0,
                 unacknowledged=window.sent,
             )
@@ -96,22 +112,42 @@ class Link:
         self._hello = replace(self._hello, attempt=self._hello.attempt + 1)
         try:
             with self._connect() as sock:
-                Session(sock, window, self._wake, self._stall, self._told_all(window)).run(
-                    self._hello, self._backoff.reset
-                )
+                times = (self._left(ANSWER_TIMEOUT_S), self._stall)
+                session = Session(sock, window, self._wake, times, self._told_all(window))
+                session.run(self._hello, self._answered)
                 return
-        except ssl.SSLCertVerificationError as error:
-            raise ProtocolError(
-                f"the receiver's certificate is not trusted: {error.verify_message}",
-                next_step="give the authority's file as tls_ca, and a host name that it names",
-            ) from error
+        except ssl.SSLError as error:
+            final = self._meaning(error, window.resume_from is None)
+            if final is not None:
+                raise final from error
+            self._reason = str(error)
         except OSError as error:
-            reason = str(error)
+            self._reason = str(error)
         now = time.monotonic()
         if now - self._complained > COMPLAIN_S or not self._complained:
             self._complained = now
-            log.warning("%s:%d: %s; trying again", *self._address, reason)
-        self._sleep(self._backoff.wait_s(), window)
+            log.warning("%s:%d: %s; trying again", *self._address, self._reason)
+
+    def _answered(self) -> None:
+        self._give_up = None
+        self._backoff.reset()
+
+    def _meaning(self, error: ssl.SSLError, first: bool) -> ProtocolError | None:
+        """What trying again would not change; else None. One that was TLS before, will be again."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return ProtocolError(
+                f"the receiver's certificate is not trusted: {error.verify_message}",
+                next_step="give the authority's file as tls_ca, and a host name that it names",
+            )
+        if first and error.reason in NOT_TLS:
+            host, port = self._address
+            return ProtocolError(
+                f"what answers at {host}:{port} does not speak TLS",
+                applied="nothing was sent",
+                next_step="send without TLS, or give the receiver tlsCert and tlsKey",
+                code="tls",
+            )
+        return None
 
     def _told_all(self, window: Window) -> Callable[[], None]:
         def tell() -> None:
@@ -122,11 +158,13 @@ class Link:
         return tell
 
     def _connect(self) -> socket.socket:
-        sock = socket.create_connection(self._address, CONNECT_TIMEOUT_S)
+        # A timeout of 0 would mean: do not wait at all.
+        sock = socket.create_connection(self._address, max(0.001, self._left(CONNECT_TIMEOUT_S)))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._context is not None:
+                sock.settimeout(max(0.001, self._left(CONNECT_TIMEOUT_S)))
                 sock = self._context.wrap_socket(sock, server_hostname=self._address[0])
             sock.setblocking(False)
         except BaseException:
@@ -151,13 +189,13 @@ class Session:
         sock: socket.socket,
         window: Window,
         wake: socket.socket,
-        stall_s: float,
+        times_s: tuple[float, float],
         tell: Callable[[], None],
     ) -> None:
         self._sock = sock
         self._window = window
         self._wake = wake
-        self._stall = stall_s
+        self._answer_s, self._stall = times_s
         self._tell = tell
         self._out = memoryview(b"")
         self._text = b""
@@ -195,7 +233,7 @@ class Session:
 
     def _patience(self) -> float:
         if not self._answered:
-            return self._heard + ANSWER_TIMEOUT_S - time.monotonic()
+            return self._heard + self._answer_s - time.monotonic()
         if not self._window.waiting:
             self._heard = time.monotonic()
         return self._heard + self._stall - time.monotonic()
@@ -226,6 +264,13 @@ class Session:
                 return
             if not data:
                 raise ConnectionError("the receiver closed the connection")
+            if not self._answered and data.startswith(TLS_ALERT):
+                raise ProtocolError(
+                    "the receiver speaks TLS",
+                    applied="nothing was sent",
+                    next_step=USE_TLS,
+                    code="tls",
+                )
             self._heard = time.monotonic()
             *lines, self._text = (self._text + data).split(b"\n")
             self._understand([parse_reply(line) for line in lines])
@@ -266,6 +311,13 @@ def refused(refusal: Refusal) -> Exception:
         return FencedError(what, next_step="give each producer a name of its own")
     if refusal.code == "oversize":
         return RecordTooLargeError(what)
+    if refusal.code == "tls":
+        return ProtocolError(
+            what,
+            applied="nothing was sent",
+            next_step=USE_TLS,
+            code=refusal.code,
+        )
     if refusal.code == "expired":
         return ProtocolError(
             what,

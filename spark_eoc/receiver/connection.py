@@ -10,16 +10,21 @@ from enum import Enum
 from spark_eoc.errors import ProtocolError
 from spark_eoc.protocol import (
     MAX_HELLO_BYTES,
+    TLS_HANDSHAKE,
     Ack,
     Hello,
     Ok,
     Refusal,
+    begins_tls,
     check_token,
     may_become_hello,
     parse_hello,
 )
 from spark_eoc.receiver.lines import LineFramer, Lines, drop_first
 from spark_eoc.receiver.options import ReceiverOptions
+
+NO_TLS = "looks like TLS, this receiver has none: send without TLS, or give it tlsCert and tlsKey"
+ONLY_TLS = "this receiver takes TLS only, and what came is not TLS"
 
 
 class State(Enum):
@@ -56,6 +61,7 @@ class Connection:
         self.refusal: Refusal | None = None
         self.active = now
         self.deadline: float | None = None
+        self.heard = False
         self.acknowledged = 0
         self.ended = False
         self.repeated = 0
@@ -186,8 +192,11 @@ class Connection:
     def _begin(self) -> bytes:
         """Decides by the first line what this connection is; returns what follows it."""
         start = bytes(self._start)
+        if begins_tls(start):
+            self.refuse("tls", NO_TLS)
+            return b""
         line, newline, rest = start.partition(b"\n")
-        if not newline and may_become_hello(start) and len(start) <= MAX_HELLO_BYTES:
+        if not newline and _undecided(start):
             return b""
         self._start.clear()
         try:
@@ -237,3 +246,10 @@ class Connection:
 
     def _too_long(self) -> str:
         return f"a line is longer than {self._options.max_line_bytes} bytes"
+
+
+def _undecided(start: bytes) -> bool:
+    """Whether a first line without its end may be anything yet."""
+    if start == TLS_HANDSHAKE[:1]:
+        return True
+    return may_become_hello(start) and len(start) <= MAX_HELLO_BYTES

@@ -11,15 +11,23 @@ from collections.abc import Callable
 
 from spark_eoc.errors import RecordTooLargeError
 from spark_eoc.failpoints import hit
-from spark_eoc.protocol import Refusal, is_late
-from spark_eoc.receiver.connection import Connection, Received, State
+from spark_eoc.protocol import TLS_HANDSHAKE, Refusal, is_late
+from spark_eoc.receiver.connection import ONLY_TLS, Connection, Received, State
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
 from spark_eoc.receiver.lines import split_whole
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.outlet import Outlet
 from spark_eoc.receiver.reports import Answered, Durable
-from spark_eoc.receiver.sockets import adopt, hang_up, has_ended, read_some, shake_hands
+from spark_eoc.receiver.sockets import (
+    adopt,
+    first_byte,
+    hang_up,
+    has_ended,
+    read_some,
+    shake_hands,
+    without_tls,
+)
 from spark_eoc.receiver.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -86,12 +94,31 @@ class Peers:
     def _shake_hands(self, connection: Connection) -> None:
         connection.deadline = connection.active + self._options.hello_timeout_ms / 1000
         try:
+            if not self._speaks_tls(connection):
+                return
             if shake_hands(connection.sock):
                 connection.deadline = None
                 connection.state = self._first_state()
         except OSError as error:
             log.warning("%s: TLS handshake failed: %s", connection.peer, error)
             self._drop(connection)
+
+    def _speaks_tls(self, connection: Connection) -> bool:
+        """False if nothing has come yet, or what comes is no TLS where it has to be: refused."""
+        if connection.heard or not self._options.tls or self._options.connect:
+            return True
+        start = first_byte(connection.sock)
+        if start is None:
+            return False
+        connection.heard = True
+        if TLS_HANDSHAKE.startswith(start):
+            return True
+        # Said in plain text, for whoever speaks that; its socket is one without TLS from here on.
+        self._deafen(connection)
+        connection.sock = without_tls(connection.sock)
+        connection.refuse("tls", ONLY_TLS)
+        self._refuse(connection)
+        return False
 
     def _first_state(self) -> State:
         return State.PLAIN if self._options.connect else State.NEW

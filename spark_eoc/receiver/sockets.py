@@ -46,6 +46,20 @@ def write_some(sock: socket.socket, data: bytearray) -> bool:
     return True
 
 
+def first_byte(sock: socket.socket) -> bytes | None:
+    """The first byte that came, left where it is, below any TLS; None if there is none yet, b"" if
+    the peer has ended. OSError at a reset."""
+    try:
+        return socket.socket.recv(sock, 1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
+
+
+def without_tls(sock: socket.socket) -> socket.socket:
+    """The connection under a TLS socket whose handshake has not begun; that one is used up."""
+    return socket.socket(fileno=sock.detach())
+
+
 def shake_hands(sock: socket.socket) -> bool:
     """Goes on with a TLS handshake; True when it is done. OSError if it failed."""
     if not isinstance(sock, ssl.SSLSocket):
