@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from spark_eoc.cli.buffer_objects import run_in_store
 from spark_eoc.cli.buffer_view import log_table
-from spark_eoc.errors import ConfigError
+from spark_eoc.cli.locked import naming_the_holder
+from spark_eoc.cli.usage import UsageError, amount, check_consumer, reading_options, whole
+from spark_eoc.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from spark_eoc.buffer import LogReport
@@ -31,6 +33,10 @@ expire  forgets the sequence numbers of producers that sent nothing for --idle-d
 In an object store trim works beside the writer, expire takes the buffer over (a receiver that works
 on it ends, and has to be started again), and there is no repair."""
 
+#: What an option is for; elsewhere it would do nothing.
+BELONGS = {"first": "cat", "count": "cat", "forget": "trim", "idle_days": "expire"}
+FLAGS = {"first": "--from", "count": "--count", "forget": "--forget", "idle_days": "--idle-days"}
+BESIDE = "ls, cat and verify work beside it"
 ACTIONS = ("ls", "cat", "verify", "repair", "trim", "expire")
 
 
@@ -46,16 +52,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do; see above")
     add("path", metavar="PATH", help="folder of the buffer, or its URL in an object store")
-    add("--from", dest="first", type=int, metavar="OFFSET", help="cat: first record (the start)")
-    add("--count", type=int, metavar="N", help="cat: at most so many records")
+    add(
+        "--from",
+        dest="first",
+        type=whole(0),
+        metavar="OFFSET",
+        help="cat: first record (the start)",
+    )
+    add("--count", type=whole(1), metavar="N", help="cat: at most so many records")
     add("--forget", metavar="CONSUMER", help="trim: forget this consumer first")
-    add("--idle-days", type=float, metavar="N", help="expire: silent for at least so long")
+    add(
+        "--idle-days",
+        type=amount("days", zero=True),
+        metavar="N",
+        help="expire: silent for at least so many days",
+    )
     add("--json", action="store_true", help="one JSON object, or with cat one a record")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does the action; 1 if something is damaged or was lost. Raises LogError."""
+    """Does the action; 1 if something is damaged or was lost. Raises LogError, UsageError."""
+    _check(args)
     if "://" in args.path and args.action not in ("cat", "expire"):
         return run_in_store(args)
     actions = {
@@ -66,7 +84,25 @@ def run(args: argparse.Namespace) -> int:
         "trim": _trim,
         "expire": _expire,
     }
-    return actions[args.action](args)
+    with naming_the_holder(BESIDE):
+        return actions[args.action](args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What the parser can't tell; UsageError before anything is touched."""
+    if "://" in args.path:
+        from spark_eoc.buffer.objects.store import checked_url  # noqa: PLC0415  heavy
+
+        with reading_options():
+            checked_url(args.path)
+    for name, action in BELONGS.items():
+        if getattr(args, name) is not None and args.action != action:
+            raise UsageError(
+                f"{FLAGS[name]} does nothing for buffer {args.action}",
+                next_step=f"leave it out; it belongs to buffer {action}",
+            )
+    if args.action == "expire" and args.idle_days is None:
+        raise UsageError("expire needs --idle-days", next_step="say how long a producer is idle")
 
 
 def _ls(args: argparse.Namespace) -> int:
@@ -105,10 +141,12 @@ def _repair(args: argparse.Namespace) -> int:
 
 def _trim(args: argparse.Namespace) -> int:
     from spark_eoc.buffer import BufferOptions, LogWriter, remove_consumer  # noqa: PLC0415  heavy
+    from spark_eoc.buffer.consumers import read_positions  # noqa: PLC0415  heavy
 
+    check_consumer(args.forget, read_positions(args.path))
     writer = LogWriter.open(args.path, BufferOptions(retention_ms=0, retention_bytes=0))
     try:
-        forgotten = bool(args.forget) and remove_consumer(args.path, args.forget)
+        forgotten = args.forget is not None and remove_consumer(args.path, args.forget)
         before = writer.start_offset
         start = writer.apply_trim()
     finally:
@@ -122,8 +160,6 @@ def _expire(args: argparse.Namespace) -> int:
     from spark_eoc.buffer.expiry import count_expired, known_producers  # noqa: PLC0415  heavy
     from spark_eoc.buffer.opening import open_writer  # noqa: PLC0415  heavy
 
-    if args.idle_days is None:
-        raise ConfigError("expire needs --idle-days", next_step="say how long a producer is idle")
     writer = open_writer(args.path)
     try:
         before_us = int((time.time() - args.idle_days * 86_400) * 1_000_000)
@@ -144,6 +180,12 @@ def _cat(args: argparse.Namespace) -> int:
     reader = open_reader(args.path)
     first = reader.start_offset() if args.first is None else args.first
     end = reader.end_offset()
+    if not reader.start_offset() <= first <= end:
+        raise OffsetOutOfRangeError(
+            f"--from {first}: the buffer holds records {reader.start_offset()} up to, not "
+            f"including, {end}",
+            next_step="begin at one of these, or leave --from out",
+        )
     if args.count is not None:
         end = min(end, first + args.count)
     for piece in reader.split(first, end, skip_gaps=True):

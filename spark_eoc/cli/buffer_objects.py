@@ -8,7 +8,8 @@ import json
 from typing import TYPE_CHECKING
 
 from spark_eoc.cli.buffer_view import object_table
-from spark_eoc.errors import ConfigError, LogError
+from spark_eoc.cli.usage import UsageError, check_consumer
+from spark_eoc.errors import LogError
 
 if TYPE_CHECKING:
     from spark_eoc.buffer.objects import Objects
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def run_in_store(args: argparse.Namespace) -> int:
-    """Does the action; 1 if something is damaged. Raises ConfigError for one that an object store
+    """Does the action; 1 if something is damaged. Raises UsageError for one that an object store
     has not, LogError where the store can't be reached."""
     from spark_eoc.buffer.objects import ObstoreObjects  # noqa: PLC0415  heavy
 
     actions = {"ls": _ls, "verify": _verify, "trim": _trim}
     if args.action not in actions:
-        raise ConfigError(
+        raise UsageError(
             f"buffer {args.action} works on a folder: in an object store a chunk is whole or not "
             "there, and one that is damaged or deleted can't be made again from the others",
             applied="nothing",
@@ -59,11 +60,13 @@ def _verify(args: argparse.Namespace, objects: Objects) -> int:
 
 def _trim(args: argparse.Namespace, objects: Objects) -> int:
     from spark_eoc.buffer.objects import remove_object_consumer  # noqa: PLC0415  heavy
+    from spark_eoc.buffer.objects.positions import read_object_positions  # noqa: PLC0415  heavy
     from spark_eoc.buffer.objects.trim import trim_committed  # noqa: PLC0415  heavy
     from spark_eoc.buffer.objects.verify import known_buffer_id  # noqa: PLC0415  heavy
 
     buffer_id = known_buffer_id(objects)
-    forgotten = bool(args.forget) and remove_object_consumer(objects, args.forget)
+    check_consumer(args.forget, read_object_positions(objects))
+    forgotten = args.forget is not None and remove_object_consumer(objects, args.forget)
     before, start = trim_committed(objects, buffer_id)
     facts = {"start_offset": start, "before": before, "forgotten": forgotten}
     print(json.dumps(facts) if args.json else f"starts at {start}, before at {before}")

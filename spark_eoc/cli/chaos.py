@@ -10,12 +10,12 @@ import signal
 import sys
 import tempfile
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from spark_eoc.errors import ConfigError
+from spark_eoc.cli.chaos_usage import check, load_named, read_kinds
+from spark_eoc.cli.usage import address_text, amount, whole
 
 if TYPE_CHECKING:
     from spark_eoc.testing.inputs import Input
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from spark_eoc.testing.report import ChaosReport
     from spark_eoc.testing.rows import Rows
     from spark_eoc.testing.servers import MariaDB, Redis, Server
+
+#: Lines to make up.
+ROWS = 5000
 
 DESCRIPTION = """\
 Feeds a streaming script, kills it at random instants, starts it again as a service manager would,
@@ -61,15 +64,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_input(group: Any) -> None:
     add = group.add_argument
     add("--lines", type=Path, metavar="FILE", help="the lines (default: made up from the seed)")
-    add("--rows", type=_positive, default=5000, help="lines to make up (%(default)s)")
+    add("--rows", type=whole(1), metavar="N", help=f"lines to make up ({ROWS})")
     add(
         "--feed",
         choices=("folder", "listen"),
         default="folder",
         help="as text files in {input}, or by the acknowledged protocol to {listen} (%(default)s)",
     )
-    add("--to", metavar="HOST:PORT", help="with --feed listen: where the script listens anyway")
-    add("--per-second", type=float, default=500.0, metavar="N", help="lines a second (%(default)g)")
+    add(
+        "--to",
+        type=address_text,
+        metavar="HOST:PORT",
+        help="with --feed listen: where the script listens anyway",
+    )
+    add(
+        "--per-second",
+        type=amount("lines a second"),
+        default=500.0,
+        metavar="N",
+        help="lines a second that it is given (%(default)g)",
+    )
     add("--expect", metavar="MODULE:FUNCTION", help="bytes -> bytes or None: a line as a value")
     add("--mariadb", action="store_true", help="start a private MariaDB, and kill it too")
     add("--redis", action="store_true", help="start a private Redis, and kill it too")
@@ -83,17 +97,23 @@ def _add_sink(group: Any) -> None:
     add("--count", metavar="COLUMN", help="this column says how often the row is there")
     add("--keys", metavar="PATTERN", help="Redis: the keys, such as 'clicks:*'")
     add("--redis-url", metavar="URL", help="where --keys are read, unless --redis")
-    add("--field", help="of hashes or stream entries: this field")
+    add("--field", metavar="FIELD", help="of hashes or stream entries: this field")
     add("--counters", action="store_true", help="the values are counts of the keys' own names")
     add("--rows-from", metavar="MODULE:FUNCTION", help="any other sink: returns its values")
 
 
 def _add_kills(group: Any) -> None:
     add = group.add_argument
-    add("--kills", type=_count, default=5, metavar="N", help="%(default)s")
+    add("--kills", type=whole(0), default=5, metavar="N", help="how many (%(default)s)")
     add("--kinds", metavar="KIND,...", help="driver_python, jvm, python_worker, source_runner, …")
-    add("--seed", type=int, metavar="N", help="of kinds and instants (random, and printed)")
-    add("--settle-s", type=float, default=90.0, metavar="S", help="give up on rows (%(default)g)")
+    add("--seed", type=whole(0), metavar="N", help="of kinds and instants (random, and printed)")
+    add(
+        "--settle-s",
+        type=amount("seconds"),
+        default=90.0,
+        metavar="S",
+        help="seconds without a new row after which the last rows are given up (%(default)g)",
+    )
     add("--submit-args", metavar="ARGS", help="spark-submit's options: '--packages … --conf …'")
     add("--checkpoint", type=Path, metavar="PATH", help="the script's, if it is not {checkpoint}")
 
@@ -107,7 +127,7 @@ def _add_output(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the script under kills; 0 when it is exactly once."""
-    _check(args)
+    check(args)
     signal.signal(signal.SIGTERM, _interrupt)
     folder = args.folder or Path(tempfile.mkdtemp(prefix="spark-eoc-chaos-"))
     try:
@@ -137,12 +157,12 @@ def _chaos(args: argparse.Namespace, folder: Path) -> ChaosReport:
             input=_input(args, place, seed),
             rows=_rows(args, place),
             kills=args.kills,
-            kinds=_kinds(args.kinds) or (*SCRIPT_KILLS, *servers),
+            kinds=read_kinds(args.kinds) or (*SCRIPT_KILLS, *servers),
             seed=seed,
             servers=servers,
             env={**place.environment, **_submit(args.submit_args)},
             checkpoints={"query": args.checkpoint or place.checkpoint},
-            expect=_named(args.expect) if args.expect else None,
+            expect=load_named("--expect", args.expect) if args.expect else None,
             settle_s=args.settle_s,
             on_event=lambda event: print(event, file=sys.stderr),
         ).run()
@@ -189,7 +209,7 @@ def _place(args: argparse.Namespace, folder: Path, servers: dict[Kill, Any]) -> 
 def _input(args: argparse.Namespace, place: Place, seed: int) -> Input:
     from spark_eoc.testing.inputs import FolderInput, SocketInput, made_up  # noqa: PLC0415  heavy
 
-    lines = args.lines.read_bytes().splitlines() if args.lines else made_up(args.rows, seed)
+    lines = args.lines.read_bytes().splitlines() if args.lines else made_up(args.rows or ROWS, seed)
     if args.feed == "folder":
         return FolderInput(lines, place.input, per_second=args.per_second)
     return SocketInput(
@@ -208,79 +228,12 @@ def _rows(args: argparse.Namespace, place: Place) -> Rows:
         return QueryRows(place.mysql_url, args.query, count=args.count)
     if args.keys:
         return KeyRows(place.redis_url, args.keys, field=args.field, count=args.counters)
-    return FunctionRows(_named(args.rows_from))
+    return FunctionRows(load_named("--rows-from", args.rows_from))
 
 
 def _submit(text: str | None) -> dict[str, str]:
     """A script that is run by Python hands these to Spark's own launcher."""
     return {"PYSPARK_SUBMIT_ARGS": f"{text} pyspark-shell"} if text else {}
-
-
-def _kinds(text: str | None) -> list[Kill]:
-    from spark_eoc.testing.kills import Kill  # noqa: PLC0415  heavy
-
-    try:
-        return [Kill(name.strip()) for name in text.split(",")] if text else []
-    except ValueError as error:
-        known = ", ".join(kind.value for kind in Kill)
-        raise ConfigError(f"--kinds: {error}", next_step=f"name some of {known}") from error
-
-
-def _named(text: str) -> Any:
-    """``module:function``, looked for beside the current folder too."""
-    module, _, name = text.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{text!r} can't be imported: {error}",
-            next_step="write MODULE:FUNCTION, a module in this folder or installed",
-        ) from error
-    finally:
-        sys.path.pop(0)
-
-
-def _check(args: argparse.Namespace) -> None:
-    """What the parser can't tell; ConfigError before anything is started."""
-    if not args.script.is_file():
-        raise ConfigError(f"there is no script {str(args.script)!r}", applied="nothing was started")
-    if args.lines and not args.lines.is_file():
-        raise ConfigError(f"there is no file {str(args.lines)!r}", next_step="name one for --lines")
-    if args.report and not args.report.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--report: there is no folder {str(args.report.absolute().parent)!r}",
-            next_step="make it first",
-        )
-    if args.to and args.feed != "listen":
-        raise ConfigError("--to belongs to --feed listen", next_step="add --feed listen")
-    given = [name for name in ("query", "keys", "rows_from") if getattr(args, name)]
-    if len(given) != 1:
-        raise ConfigError(
-            f"{len(given)} ways to read the sink were given",
-            next_step="give one of --query, --keys or --rows-from",
-        )
-    if args.query and not (args.mariadb or args.mysql_url):
-        raise ConfigError("--query: no server", next_step="add --mariadb, or --mysql-url URL")
-    if args.keys and not (args.redis or args.redis_url):
-        raise ConfigError("--keys: no server", next_step="add --redis, or --redis-url URL")
-    if args.setup and not args.mariadb:
-        raise ConfigError("--setup: runs on a private server only", next_step="add --mariadb")
-    _kinds(args.kinds)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("a number from 1")
-    return number
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("a number from 0")
-    return number
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

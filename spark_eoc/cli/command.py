@@ -1,7 +1,6 @@
 """``spark-eoc``: reads the arguments, runs one subcommand, turns errors into messages.
 
-Exit codes, for scripts: 0 all is well; 1 an anomaly was found, or the command failed; 2 the
-command line is wrong; 130 interrupted. A :class:`SparkEocError` is one message on stderr.
+An error is one message on stderr; what the exit codes mean stands in :data:`EXIT_CODES`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
+from spark_eoc.cli.usage import UsageError
 from spark_eoc.errors import SparkEocError
 
 #: Modules below spark_eoc.cli, in the order of the help text. Each has ``add_parser(subparsers)``
@@ -23,6 +23,12 @@ COMMANDS = ("demo", "receive", "send", "buffer", "chaos")
 PASSES_ON = ("chaos",)
 
 OK, ANOMALY, USAGE, INTERRUPTED = 0, 1, 2, 130
+EXIT_CODES = """\
+exit codes:
+  0    well: done, all durable, exactly once, nothing damaged
+  1    something is wrong: an anomaly or a damage was found, or the command failed
+  2    wrong usage: the command line can't work, and nothing was done
+  130  interrupted"""
 
 Subparsers = argparse._SubParsersAction  # its only name, also in typeshed
 
@@ -42,7 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark-eoc",
         description="Exactly-once for Spark Structured Streaming: show it, run it, look into it.",
-        epilog="Exit codes: 0 well, 1 an anomaly or a failure, 2 wrong usage, 130 interrupted.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_version())
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -58,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(words, argparse.Namespace(rest=rest))
     try:
         return int(args.run(args))
+    except UsageError as error:
+        print(f"spark-eoc {words[0]}: error: {error}", file=sys.stderr)
+        return USAGE
     except SparkEocError as error:
         print(f"spark-eoc: {type(error).__name__}: {error}", file=sys.stderr)
         return ANOMALY
@@ -67,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Our output went to something like `head`; what is still buffered has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ANOMALY
+    except OSError as error:
+        # A file that may not be read, a disk that is full: for the operator, not for us.
+        print(f"spark-eoc: {error}", file=sys.stderr)
         return ANOMALY
 
 

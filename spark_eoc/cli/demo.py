@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from spark_eoc.cli.demo_data import ALL_ROWS
+from spark_eoc.cli.usage import whole
 from spark_eoc.errors import ConfigError
 
 DESCRIPTION = f"""\
@@ -36,9 +37,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--rows", type=_rows, default=ALL_ROWS, metavar="N", help="rows to replay (%(default)s)")
-    add("--kills", type=_kills, default=12, metavar="N", help="kills in all (%(default)s)")
-    add("--seed", type=int, metavar="N", help="seed of kinds and instants (random, and printed)")
+    add(
+        "--rows",
+        type=whole(1000, ALL_ROWS),
+        default=ALL_ROWS,
+        metavar="N",
+        help="rows to replay (%(default)s)",
+    )
+    add("--kills", type=whole(0, 1000), default=12, metavar="N", help="kills in all (%(default)s)")
+    add(
+        "--seed",
+        type=whole(0),
+        metavar="N",
+        help="seed of kinds and instants (random, and printed)",
+    )
     add("--redis-only", action="store_true", help="only the counters; needs no MariaDB")
     add(
         "--without-ledger",
@@ -70,20 +82,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.as_json()))
     return 0 if report.exact else 1
-
-
-def _rows(text: str) -> int:
-    rows = int(text)
-    if not 1000 <= rows <= ALL_ROWS:
-        raise argparse.ArgumentTypeError(f"from 1,000 to {ALL_ROWS:,}, the rows that there are")
-    return rows
-
-
-def _kills(text: str) -> int:
-    kills = int(text)
-    if not 0 <= kills <= 1000:
-        raise argparse.ArgumentTypeError("from 0 to 1,000")
-    return kills
 
 
 def _require_extra() -> None:

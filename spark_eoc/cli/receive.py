@@ -15,6 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from spark_eoc.cli.locked import naming_the_holder
+from spark_eoc.cli.usage import address_text, amount, only_with, reading_options
 from spark_eoc.errors import LogError, SparkEocError
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "SPARK_EOC_TOKEN"  # noqa: S105  the name of a variable
 POLL_S = 0.2
+HEALTH_S = 10.0
+
+TAKEOVER = "give --takeover-ms to have a stopped writer killed"
 
 DESCRIPTION = f"""\
 Takes lines from sockets and makes them durable in a buffer, until it gets SIGTERM. A query reads
@@ -36,22 +41,38 @@ It prints one line that begins with "ready" when it takes lines, and then only w
 The options have the names, values and defaults of the source's own. The shared secret of
 producers is read from the variable {TOKEN_VARIABLE}."""
 
-#: Flag, the source's option, and what it says; values are read by the source's own parser.
+#: Flag, the source's option, what stands for its value, and what it says; values are read by the
+#: source's own parser.
 FLAGS = (
-    ("--max-line-bytes", "maxLineBytes", "longest line (16 MiB)"),
-    ("--on-oversize-line", "onOversizeLine", "error, truncate or skip"),
-    ("--flush-interval-ms", "flushIntervalMs", "how long plain lines wait to share an fsync"),
-    ("--segment-bytes", "segmentBytes", "size of a segment (64 MiB)"),
-    ("--max-buffer-bytes", "maxBufferBytes", "limit on what isn't handed out yet"),
-    ("--retention", "retention", "what is kept after all consumers, such as 12h or '1d, 20GiB'"),
-    ("--takeover-ms", "takeoverMs", "kill a writer that stays stopped for so long"),
-    ("--max-connections", "maxConnections", "limit on connections"),
-    ("--idle-timeout-ms", "idleTimeoutMs", "let go of connections that are silent for so long"),
-    ("--max-bytes-per-second", "maxBytesPerSecond", "limit on what one connection sends"),
-    ("--tls-cert", "tlsCert", "PEM file of the certificate"),
-    ("--tls-key", "tlsKey", "PEM file of its key"),
-    ("--tls-ca", "tlsCa", "PEM file: only peers with a certificate of this authority"),
+    ("--max-line-bytes", "maxLineBytes", "BYTES", "longest line (16 MiB)"),
+    ("--on-oversize-line", "onOversizeLine", "RULE", "error (default), truncate or skip"),
+    ("--flush-interval-ms", "flushIntervalMs", "MS", "how long lines may wait for an fsync (10)"),
+    ("--segment-bytes", "segmentBytes", "BYTES", "size of a segment (64 MiB)"),
+    ("--max-buffer-bytes", "maxBufferBytes", "BYTES", "limit on what isn't handed out yet (4 GiB)"),
+    (
+        "--retention",
+        "retention",
+        "AGE,SIZE",
+        "kept after all consumers, such as 12h or '1d, 20GiB'",
+    ),
+    ("--takeover-ms", "takeoverMs", "MS", "kill a writer that stays stopped for so long"),
+    ("--max-connections", "maxConnections", "N", "limit on connections (1024)"),
+    ("--idle-timeout-ms", "idleTimeoutMs", "MS", "let go of who is silent for so long (never)"),
+    ("--max-bytes-per-second", "maxBytesPerSecond", "BYTES", "limit on what one connection sends"),
+    ("--tls-cert", "tlsCert", "FILE", "PEM file of the certificate"),
+    ("--tls-key", "tlsKey", "FILE", "PEM file of its key"),
+    ("--tls-ca", "tlsCa", "FILE", "PEM file: only peers with a certificate of this authority"),
 )
+#: How a message about a source's option calls it here.
+NAMES = {
+    "bufferPath": "--buffer",
+    "listen": "--listen",
+    "host and port": "--connect",
+    "host": "--connect",
+    "port": "--connect",
+    "token": TOKEN_VARIABLE,
+    **{option: flag for flag, option, _, _ in FLAGS},
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -71,18 +92,31 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="folder of the buffer, or s3://, gs:// or az:// URL",
     )
     side = parser.add_mutually_exclusive_group(required=True)
-    side.add_argument("--listen", metavar="HOST:PORT", help="accept producers and plain senders")
-    side.add_argument("--connect", metavar="HOST:PORT", help="read from a server, as a client")
-    for flag, option, text in FLAGS:
-        add(flag, dest=option, metavar=flag.rpartition("-")[2].upper(), help=text)
+    side.add_argument(
+        "--listen",
+        type=address_text,
+        metavar="HOST:PORT",
+        help="accept producers and plain senders",
+    )
+    side.add_argument(
+        "--connect", type=address_text, metavar="HOST:PORT", help="read from a server, as a client"
+    )
+    for flag, option, metavar, text in FLAGS:
+        add(flag, dest=option, metavar=metavar, help=text)
     add("--json", action="store_true", help="one JSON object a line instead of text")
-    add("--health-s", type=float, default=10.0, metavar="S", help="seconds between health objects")
+    add(
+        "--health-s",
+        type=amount("seconds"),
+        metavar="S",
+        help=f"with --json: seconds between health objects ({HEALTH_S:g})",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Receives until a signal; 0 then. SparkEocError if the log fails or can't be opened."""
     from spark_eoc.buffer.opening import open_writer  # noqa: PLC0415  heavy
+    from spark_eoc.receiver.tls import tls_context  # noqa: PLC0415  heavy
     from spark_eoc.source.intake import (  # noqa: PLC0415  heavy
         buffer_options,
         receiver_options,
@@ -93,12 +127,15 @@ def run(args: argparse.Namespace) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    options = source_options(args)
-    writer = open_writer(
-        options.buffer_path, buffer_options(options), takeover_ms=options.takeover_ms
-    )
+    with reading_options(NAMES):
+        options = source_options(args)
+        receiving = receiver_options(options)
+        buffering = buffer_options(options)
+        tls_context(receiving)
+    with naming_the_holder(TAKEOVER):
+        writer = open_writer(options.buffer_path, buffering, takeover_ms=options.takeover_ms)
     try:
-        receiver = start_receiver(writer, receiver_options(options))
+        receiver = start_receiver(writer, receiving)
         _ready(args, writer, receiver)
         _notify("READY=1")
         _serve(args, writer, receiver, ended)
@@ -114,12 +151,13 @@ def source_options(args: argparse.Namespace) -> SourceOptions:
     """What the arguments mean, read and checked as the source's own options are."""
     from spark_eoc.source.options import parse_options  # noqa: PLC0415  heavy
 
+    only_with(args, "--health-s", args.json, "--json")
     given = {"bufferPath": args.buffer}
     if args.listen is not None:
         given["listen"] = args.listen
     else:
         given["host"], _, given["port"] = args.connect.rpartition(":")
-    for _, option, _ in FLAGS:
+    for _, option, _, _ in FLAGS:
         if getattr(args, option) is not None:
             given[option] = getattr(args, option)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -152,7 +190,7 @@ def _serve(
 ) -> None:
     told = time.monotonic()
     while not ended.wait(POLL_S) and receiver.running:
-        if args.json and time.monotonic() - told >= args.health_s:
+        if args.json and time.monotonic() - told >= (args.health_s or HEALTH_S):
             told = time.monotonic()
             _say(args, "health", _health(writer, receiver), "")
 

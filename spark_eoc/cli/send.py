@@ -13,13 +13,22 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from spark_eoc.errors import ConfigError, SparkEocError
+from spark_eoc.cli.usage import UsageError, address, amount, only_with, reading_options
+from spark_eoc.errors import SparkEocError
 
 if TYPE_CHECKING:
     from spark_eoc.producer import LineProducer
 
 TOKEN_VARIABLE = "SPARK_EOC_TOKEN"  # noqa: S105  the name of a variable
 PROGRESS_S = 1.0
+#: How a message about an argument of LineProducer calls it here.
+NAMES = {
+    "producer name": "--name",
+    "a token": TOKEN_VARIABLE,
+    "tls_ca": "--tls-ca",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
+}
 
 DESCRIPTION = f"""\
 Sends the lines of the files, one after the other, or of standard input, over the acknowledged
@@ -43,14 +52,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="files; none: standard input")
     add("--to", required=True, type=address, metavar="HOST:PORT", help="the receiver")
-    add("--name", required=True, help="the producer's name, one for each input")
+    add("--name", required=True, metavar="NAME", help="the producer's name, one for each input")
     add(
         "--resume",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="pass over as many lines as are durable under this name (default: with files)",
     )
-    add("--wait-s", type=float, metavar="S", help="give up if no receiver answers for so long")
+    add(
+        "--wait-s",
+        type=amount("seconds"),
+        metavar="S",
+        help="give up if no receiver answers for so many seconds (default: never)",
+    )
     add("--tls", action="store_true", help="use TLS")
     add("--tls-ca", metavar="FILE", help="PEM file of the authority that the receiver must have")
     add("--tls-cert", metavar="FILE", help="PEM file of our certificate")
@@ -63,22 +77,21 @@ def run(args: argparse.Namespace) -> int:
     """Sends everything; 0 when all is durable. SparkEocError if it can't be."""
     from spark_eoc.producer import LineProducer  # noqa: PLC0415  heavy
 
+    _check(args)
     host, port = args.to
-    missing = [str(path) for path in args.files if not path.is_file()]
-    if missing:
-        raise ConfigError(f"no such file: {', '.join(missing)}", applied="nothing was sent")
     begun = time.monotonic()
-    producer = LineProducer(
-        host,
-        port,
-        args.name,
-        token=os.environ.get(TOKEN_VARIABLE) or None,
-        connect_timeout_s=args.wait_s,
-        tls=args.tls,
-        tls_ca=args.tls_ca,
-        tls_cert=args.tls_cert,
-        tls_key=args.tls_key,
-    )
+    with reading_options(NAMES):
+        producer = LineProducer(
+            host,
+            port,
+            args.name,
+            token=os.environ.get(TOKEN_VARIABLE) or None,
+            connect_timeout_s=args.wait_s,
+            tls=args.tls,
+            tls_ca=args.tls_ca,
+            tls_cert=args.tls_cert,
+            tls_key=args.tls_key,
+        )
     skipped = 0
     try:
         resume = bool(args.files) if args.resume is None else args.resume
@@ -86,26 +99,33 @@ def run(args: argparse.Namespace) -> int:
         _send(producer, _lines(args.files), skipped)
         producer.close(None)
     except (SparkEocError, KeyboardInterrupt):
-        _report(args, producer, skipped, begun)
+        if producer.taken or args.json:
+            _report(args, producer, skipped, begun)
         producer.abandon()
         raise
     _report(args, producer, skipped, begun)
     return 0
 
 
-def address(text: str) -> tuple[str, int]:
-    """``host:port``; argparse's error otherwise."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not host:port, such as 127.0.0.1:9999")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+def _check(args: argparse.Namespace) -> None:
+    """What the parser can't tell; UsageError before anything is sent."""
+    only_with(args, "--tls-key", bool(args.tls_cert), "--tls-cert")
+    for path in args.files:
+        if not path.is_file():
+            raise UsageError(
+                f"{str(path)!r} is not a file that could be read twice"
+                if path.exists()
+                else f"there is no file {str(path)!r}",
+                applied="nothing was sent",
+                next_step="give a file, or lines on standard input",
+            )
 
 
 def _send(producer: LineProducer, lines: Iterator[bytes], skipped: int) -> None:
     passed = sum(1 for _ in islice(lines, skipped))
     if passed < skipped:
-        raise ConfigError(
-            f"{skipped} lines of {producer.name} are durable, but the input has only {passed}",
+        raise UsageError(
+            f"--name: {skipped} lines of {producer.name} are durable, but the input has {passed}",
             applied="nothing was sent",
             next_step="give this input a name of its own",
         )

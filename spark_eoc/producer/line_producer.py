@@ -57,7 +57,11 @@ class LineProducer:
         """
         if window_bytes < 1:
             raise ConfigError(f"window_bytes must be at least 1, not {window_bytes}")
-        context = _tls_context(tls_ca, tls_cert, tls_key) if tls or tls_ca or tls_cert else None
+        context = (
+            _tls_context(tls_ca, tls_cert, tls_key)
+            if tls or tls_ca or tls_cert or tls_key
+            else None
+        )
         hello = Hello(check_name(name), token=check_token(token))
         self.name = name
         self._closing = threading.Lock()
@@ -158,10 +162,14 @@ def _as_bytes(line: bytes | str) -> bytes:
 
 
 def _tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    if key is not None and cert is None:
+        raise ConfigError("tls_key is given without tls_cert", next_step="give tls_cert too")
     try:
         context = ssl.create_default_context(cafile=ca)
         if cert is not None:
             context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the TLS files can't be used: {error}") from error
+        given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
+        files = ", ".join(f"{name} {path!r}" for name, path in given.items() if path is not None)
+        raise ConfigError(f"the TLS files can't be used ({files}): {error}") from error
     return context

@@ -93,9 +93,15 @@ class ReceiverOptions:
             raise ConfigError("tls_ca without tls_cert: a TLS listener needs its own certificate")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together")
-        for path in (self.tls_cert, self.tls_key, self.tls_ca):
-            if path is not None and not Path(path).is_file():
-                raise ConfigError(f"no such file: {path}")
+        for name, path in self.tls_files.items():
+            if not Path(path).is_file():
+                raise ConfigError(f"option {name}: there is no file {path!r}")
+
+    @property
+    def tls_files(self) -> dict[str, str]:
+        """The files that are given, by the option's name."""
+        files = {"tlsCert": self.tls_cert, "tlsKey": self.tls_key, "tlsCa": self.tls_ca}
+        return {name: path for name, path in files.items() if path is not None}
 
     @property
     def tls(self) -> bool:

@@ -29,7 +29,8 @@ def tls_context(options: ReceiverOptions) -> ssl.SSLContext | None:
         elif not listening:
             context.load_default_certs()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the TLS files can't be used: {error}") from error
+        files = ", ".join(f"{name} {path!r}" for name, path in options.tls_files.items())
+        raise ConfigError(f"the TLS files can't be used ({files}): {error}") from error
     if listening and options.tls_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_eoc.cli import main
-
 CLI = [sys.executable, "-c", "import sys; from spark_eoc.cli import main; sys.exit(main())"]
 
 SCRIPT = """
@@ -81,31 +79,3 @@ def test_a_plain_script_is_found_out(script: Path) -> None:
     done = chaos(script, "plain", "--kills", "3")
     assert done.returncode == 1, done.stderr[-3000:]
     assert "twice" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing.py", "--query", "x"], "no script"),
-        (["count.py", "--query", "x", "--lines", "no.txt"], "no file 'no.txt'"),
-        (["count.py", "--query", "x", "--report", "no/r.html"], "there is no folder"),
-        (["count.py", "--query", "x", "--to", "h:1"], "--feed listen"),
-        (["count.py"], "0 ways to read the sink"),
-        (["count.py", "--query", "x", "--keys", "y"], "2 ways"),
-        (["count.py", "--query", "x"], "--mysql-url"),
-        (["count.py", "--keys", "x"], "--redis-url"),
-        (["count.py", "--keys", "x", "--redis", "--setup", "y"], "--mariadb"),
-        (["count.py", "--keys", "x", "--redis", "--kinds", "meteor"], "driver_python"),
-    ],
-)
-def test_what_cannot_work_is_said_before_anything_starts(
-    script: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    """With the next step, and nothing left behind."""
-    monkeypatch.chdir(script.parent)
-    assert main(["chaos", *arguments]) == 1
-    assert message in capsys.readouterr().err

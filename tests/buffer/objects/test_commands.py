@@ -120,7 +120,7 @@ def test_verify_names_what_is_damaged_or_missing(s3_url, says):
     assert f"{name} at byte 128: its crc is not that of its bytes" in shown
     assert "chunks/00000000000000000005 at byte 0: it is missing" in shown
     code, shown = says("repair", s3_url)
-    assert code == 1
+    assert code == 2
     assert "copy of the bucket" in shown
 
 

@@ -1,0 +1,127 @@
+"""What is wrong with a call of ``spark-eoc chaos``, found before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+import re
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from spark_eoc.cli.usage import UsageError, only_with
+
+if TYPE_CHECKING:
+    from spark_eoc.testing.kills import Kill
+
+#: Kinds of kills that only a test in Python can carry out: they need what it has started.
+ELSEWHERE = ("network", "spark_worker")
+
+
+def check(args: argparse.Namespace) -> None:
+    """What the parser can't tell; UsageError before anything is started."""
+    if not args.script.is_file():
+        raise UsageError(f"there is no script {str(args.script)!r}", applied="nothing was started")
+    if args.lines and not args.lines.is_file():
+        raise UsageError(f"--lines: there is no file {str(args.lines)!r}", next_step="name one")
+    if args.report and not args.report.absolute().parent.is_dir():
+        raise UsageError(
+            f"--report: there is no folder {str(args.report.absolute().parent)!r}",
+            next_step="make it first",
+        )
+    _check_sink(args)
+    _check_partners(args)
+    _check_kinds(args)
+    _check_placeholders(args)
+    for flag, text in (("--expect", args.expect), ("--rows-from", args.rows_from)):
+        if text:
+            load_named(flag, text)
+
+
+def _check_sink(args: argparse.Namespace) -> None:
+    given = [name for name in ("query", "keys", "rows_from") if getattr(args, name)]
+    if len(given) != 1:
+        raise UsageError(
+            f"{len(given)} ways to read the sink were given",
+            next_step="give one of --query, --keys or --rows-from",
+        )
+    if args.query and not (args.mariadb or args.mysql_url):
+        raise UsageError("--query: no server", next_step="add --mariadb, or --mysql-url URL")
+    if args.keys and not (args.redis or args.redis_url):
+        raise UsageError("--keys: no server", next_step="add --redis, or --redis-url URL")
+
+
+def _check_partners(args: argparse.Namespace) -> None:
+    only_with(args, "--to", args.feed == "listen", "--feed listen")
+    only_with(args, "--setup", args.mariadb, "--mariadb")
+    only_with(args, "--count", bool(args.query), "--query")
+    only_with(args, "--field", bool(args.keys), "--keys")
+    only_with(args, "--counters", bool(args.keys), "--keys")
+    for flag, given, other in (
+        ("--rows", args.rows and args.lines, "--lines"),
+        ("--mysql-url", args.mysql_url and args.mariadb, "--mariadb"),
+        ("--redis-url", args.redis_url and args.redis, "--redis"),
+    ):
+        if given:
+            raise UsageError(f"{flag} does nothing beside {other}", next_step="leave one out")
+
+
+def _check_kinds(args: argparse.Namespace) -> None:
+    for kind in read_kinds(args.kinds):
+        if kind.value in ELSEWHERE:
+            raise UsageError(
+                f"--kinds: {kind} is for tests in Python", next_step="name another kind"
+            )
+        if kind.value in ("mariadb", "redis") and not getattr(args, kind.value):
+            raise UsageError(
+                f"--kinds: {kind} needs a server that may be killed", next_step=f"add --{kind}"
+            )
+
+
+def _check_placeholders(args: argparse.Namespace) -> None:
+    """A misspelt one would reach the script as it stands, one without a value as nothing."""
+    from spark_eoc.testing.place import Place  # noqa: PLC0415  heavy
+
+    known = [field.name for field in dataclasses.fields(Place)]
+    empty = {
+        "input": ("" if args.feed == "folder" else "--feed folder"),
+        "listen": ("" if args.feed == "listen" else "--feed listen"),
+        "mysql_url": "" if args.mariadb or args.mysql_url else "--mariadb or --mysql-url",
+        "redis_url": "" if args.redis or args.redis_url else "--redis or --redis-url",
+    }
+    for word in re.findall(r"\{([A-Za-z_]+)\}", " ".join(args.rest)):
+        near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.75)
+        if word not in known and near:
+            raise UsageError(
+                f"{{{word}}} is no placeholder", next_step=f"did you mean {{{near[0]}}}?"
+            )
+        if empty.get(word):
+            raise UsageError(f"{{{word}}} has no value here", next_step=f"give {empty[word]}")
+
+
+def read_kinds(text: str | None) -> list[Kill]:
+    """The kinds of ``--kinds``; none given: none."""
+    from spark_eoc.testing.kills import Kill  # noqa: PLC0415  heavy
+
+    try:
+        return [Kill(name.strip()) for name in text.split(",")] if text else []
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in Kill if kind.value not in ELSEWHERE)
+        raise UsageError(f"--kinds: {error}", next_step=f"name some of {known}") from error
+
+
+def load_named(flag: str, text: str) -> Any:
+    """``module:function``, looked for beside the current folder too."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{flag}: {text!r} can't be imported: {error}",
+            next_step="write MODULE:FUNCTION, a module in this folder or installed",
+        ) from error
+    finally:
+        sys.path.pop(0)
