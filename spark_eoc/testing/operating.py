@@ -29,6 +29,8 @@ Query = Callable[..., Any]
 
 #: Files before the operation and after it, and lines in each.
 _BEFORE, _AFTER, _LINES = 3, 2, 20
+#: Between a query's end and Spark's word about it there are milliseconds.
+_ENDED_S = 10
 
 
 @dataclass(frozen=True)
@@ -158,8 +160,15 @@ class _Patient:
     def _run(self) -> None:
         """Until everything that was fed is through; raises what the query ended with."""
         there = {query.id for query in self._spark.streams.active}
+        self._spark.streams.resetTerminated()
         self._query(self._spark, self._place)
         queries = [query for query in self._spark.streams.active if query.id not in there]
+        if not queries and not self._spark.streams.awaitAnyTermination(_ENDED_S):
+            # A query that has ended already is heard of there: it raises what it ended with.
+            raise ConfigError(
+                "the function started no streaming query",
+                next_step="start one in it over place.input, with place.checkpoint",
+            )
         try:
             for query in queries:
                 query.processAllAvailable()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pymysql
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import spark_eoc
 from spark_eoc.errors import ConfigError
+from spark_eoc.testing import operating
 from spark_eoc.testing.operating import SurgeryRunner
 from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.servers import Redis
@@ -107,6 +111,34 @@ def test_a_plain_query_is_found_out(
     assert report.verdict.checks == {"twice"}
     with pytest.raises(AssertionError, match="twice"):
         report.require_exactly_once()
+
+
+def test_a_query_that_ends_at_once_has_not_gone_on(
+    eoc_surgery: SurgeryRunner, clicks: Database
+) -> None:
+    """Spark reads the broken entry before the function that starts the query has returned; it was
+    no longer among the active ones, and its lines looked lost."""
+
+    def ended(spark, place):
+        plainly(spark, place)
+        for query in spark.streams.active:
+            with suppress(StreamingQueryException):
+                query.processAllAvailable()
+
+    report = eoc_surgery(
+        ended, lambda: clicks.query("SELECT value FROM clicks"), "half_offsets", mariadb=clicks
+    )
+    report.require_exactly_once()
+    assert report.refused is not None
+
+
+def test_a_function_that_starts_nothing_is_told(
+    eoc_surgery: SurgeryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of a report that all lines are lost."""
+    monkeypatch.setattr(operating, "_ENDED_S", 0.1)
+    with pytest.raises(ConfigError, match="started no streaming query"):
+        eoc_surgery(lambda spark, place: None, list, "moved")
 
 
 def test_an_unknown_operation_is_refused_with_the_names(eoc_surgery: SurgeryRunner) -> None:
