@@ -9,9 +9,11 @@ WORKERS ?= 2
 NEW := .ci/with .venv
 OLD := .ci/with .venv-4.0
 
-# JVMs of tests live for seconds to minutes; without the second compiler they need half the CPU time.
-# Not for `bench`.
-SHORT_LIVED := JDK_JAVA_OPTIONS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
+# JVMs of tests live for seconds to minutes. Without the second compiler they need half the CPU time,
+# and half of that with Spark's classes in an archive (.ci/classes; it is ignored where it doesn't
+# fit, and says so on standard output if it isn't told not to). Not for `bench`.
+SHORT_LIVED = JDK_JAVA_OPTIONS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off \
+	-Xlog:cds+dynamic=off -XX:SharedArchiveFile=$(CURDIR)/.setup/classes-$(1).jsa'
 
 .NOTPARALLEL:
 .PHONY: help setup setup-test setup-bench demo test check compat suite soak bench failpoints clean
@@ -36,17 +38,17 @@ check: setup  ## ruff and mypy
 	@$(NEW) mypy
 
 compat: setup-test  ## the source's and writers' tests on the oldest supported pyspark
-	@$(SHORT_LIVED) $(OLD) pytest -n $(WORKERS) --dist loadfile -m 'compat and not slow and not bench' $(ARGS)
+	@$(call SHORT_LIVED,venv-4.0) $(OLD) pytest -n $(WORKERS) --dist loadfile -m 'compat and not slow and not bench' $(ARGS)
 
 # The longest files first, so that no process is left alone with one at the end.
 suite: setup  ## the whole default suite on the newest pyspark
-	@$(SHORT_LIVED) $(NEW) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(call SHORT_LIVED,venv) $(NEW) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: setup  ## 400 kills of random kinds and instants, both sinks; ARGS='-k batch-part1' is an eighth
-	@$(SHORT_LIVED) $(NEW) pytest -s -m slow -n 0 $(ARGS)
+	@$(call SHORT_LIVED,venv) $(NEW) pytest -s -m slow -n 0 $(ARGS)
 
 failpoints: setup  ## each failpoint once for each sink, on real Spark, as a list
-	@$(SHORT_LIVED) $(NEW) python -m spark_eoc.testing.failpoints $(ARGS)
+	@$(call SHORT_LIVED,venv) $(NEW) python -m spark_eoc.testing.failpoints $(ARGS)
 
 setup-bench:
 	@.ci/setup bench
