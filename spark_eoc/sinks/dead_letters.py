@@ -39,6 +39,10 @@ _CUT_CHARACTERS = 1000
 # Of some thousand columns; a statement or script must be able to hold it.
 _WIDEST_BYTES = 512 * 1024
 _SHOWN_CHARACTERS = 100
+_IF_RIGHT = (
+    "if that many bad rows are right, raise dead_letter_limit and restart; else mend the table or "
+    "the query"
+)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,18 @@ def over_limit(unit: Unit, found: int, before: int, limit: int, applied: str) ->
         f"{found} rows or more of partition {unit.partition}, batch {unit.batch_id}, were "
         f"refused{others}; dead_letter_limit={limit} for one batch",
         applied,
-        "if that many bad rows are right, raise dead_letter_limit and restart; else mend the table "
-        "or the query",
+        _IF_RIGHT,
+    )
+
+
+def whole_over_limit(batch_id: int, found: int, limit: int) -> Refused:
+    """The same of a whole batch, of which nothing is written then."""
+    return Refused(
+        "DeadLetterLimitError",
+        f"{found} rows or more of batch {batch_id} were refused; dead_letter_limit={limit} for "
+        "one batch",
+        "nothing of this batch",
+        _IF_RIGHT,
     )
 
 

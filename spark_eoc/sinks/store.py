@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.entries import Fingerprint, LedgerView, Outcome, Staged, Unit, UnitEntry
@@ -55,6 +56,10 @@ class Sink(ABC):
     pass (no connection, a lock held by another) are tried again inside, within a budget of
     minutes, and end as SinkUnavailableError.
     """
+
+    #: Whether ``stage`` and ``publish`` put rows aside too, after ``with_dead_letters``: then they
+    #: are counted over the batch, and its dead letters are written in the publishing step.
+    letters_in_whole_batches: ClassVar[bool] = False
 
     def marks(self) -> Mapping[str, Mark]:
         """Conditions that come with the rows as ``Rows.marks``, by name; none, here."""

@@ -94,13 +94,6 @@ class WriterOptions:
         _one_of("on_bad_row", self.on_bad_row, ("fail", "dead_letter"))
         _one_of("on_new_checkpoint", self.on_new_checkpoint, ("refuse", "adopt"))
         check_limit(self.on_bad_row, self.dead_letter_limit)
-        if self.atomicity == "batch" and self.on_bad_row == "dead_letter":
-            raise ConfigError(
-                'on_bad_row="dead_letter" does not go with atomicity="batch": a row that the '
-                "server refuses when the batch is published (a duplicate key, say) could be found "
-                "only by publishing row by row, with the target locked",
-                next_step='use atomicity="partition", or on_bad_row="fail"',
-            )
         if self.partitioning == "hash" and not (self.num_partitions or 0) > 0:
             raise ConfigError(
                 'partitioning="hash" needs num_partitions; a batch that was begun keeps its own',
@@ -137,6 +130,12 @@ class Writer:
         if options.atomicity == "batch" and type(sink).stage is Sink.stage:
             sink.check_batch()
         dead_letters = options.on_bad_row == "dead_letter"
+        if dead_letters and options.atomicity == "batch" and not sink.letters_in_whole_batches:
+            raise ConfigError(
+                f'on_bad_row="dead_letter" does not go with atomicity="batch" in '
+                f"{type(sink).__name__}",
+                next_step='use atomicity="partition", or on_bad_row="fail"',
+            )
         self._limit = (options.dead_letter_limit or DEFAULT_LIMIT) if dead_letters else None
         self._sink = sink if self._limit is None else sink.with_dead_letters(self._limit)
         self._options = options

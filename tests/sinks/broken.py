@@ -34,6 +34,7 @@ from spark_eoc.sinks.mysql.connection import transaction
 from spark_eoc.sinks.mysql.sink import MySQLSink
 from spark_eoc.sinks.mysql.staging import Staging
 from spark_eoc.sinks.mysql.staging_sql import Known
+from spark_eoc.sinks.mysql.whole_aside import AsideStaging
 from spark_eoc.sinks.mysql.writer import MySQLWriter
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import CloseDecision, PublishDecision
@@ -69,6 +70,17 @@ class DeadLettersApart(MySQLSink):
     ) -> None:
         with transaction(self.address) as other:
             super()._put_aside(other, unit, rows, refused)
+            other.query("COMMIT")
+
+
+class WholeLettersApart(AsideStaging):
+    """The same of a whole batch: before the publishing transaction's COMMIT, in another."""
+
+    def _write_letters(
+        self, connection: Any, writer_id: str, one: Known, refused: Sequence[RefusedRow]
+    ) -> None:
+        with transaction(self.address) as other:
+            super()._write_letters(other, writer_id, one, refused)
             other.query("COMMIT")
 
 

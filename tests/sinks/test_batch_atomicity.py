@@ -340,6 +340,8 @@ def test_a_sink_without_batch_atomicity_refuses_it_when_the_writer_is_built() ->
     """By name, before anything is started."""
     with pytest.raises(ConfigError, match="Memory has no batch atomicity"):
         Writer(Memory(), WriterOptions(atomicity="batch"))
+    with pytest.raises(ConfigError, match='does not go with atomicity="batch" in Shelf'):
+        Writer(Shelf(), WriterOptions(atomicity="batch", on_bad_row="dead_letter"))
     Writer(Shelf(), WriterOptions(atomicity="batch"))
 
 

@@ -394,7 +394,6 @@ def test_a_complete_batch_is_computed_to_its_end(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"atomicity": "batch", "on_bad_row": "dead_letter"}, "does not go with"),
         ({"dead_letter_limit": 5}, 'belongs to on_bad_row="dead_letter"'),
         ({"on_bad_row": "dead_letter", "dead_letter_limit": 0}, "number from 1 on"),
         ({"atomicity": "row"}, "use one of partition, batch"),

@@ -103,7 +103,7 @@ class DeadLetterSql:
                     cursor.mogrify("(%s, %s, %s, %s, %s, %s, %s, %s)", _fields(unit, rows, one))
                     for one in sorted(refused, key=lambda one: one.row)
                 )
-                for some in _grouped(values, size):
+                for some in grouped(values, size):
                     connection.query(f"{self._insert} VALUES {some}")
         except pymysql.MySQLError as error:
             if number(error) in TRANSIENT:
@@ -122,14 +122,19 @@ def _fields(unit: Unit, rows: Rows, refused: RefusedRow) -> tuple[Any, ...]:
         unit.batch_id,
         unit.partition,
         source_offset(rows.table, refused.row),
-        None if refused.column is None else refused.column[:_COLUMN_CHARACTERS],
-        refused.error,
-        refused.reason[:_REASON_CHARACTERS],
+        *clipped(refused),
         row_json(rows.table, refused.row),
     )
 
 
-def _grouped(texts: Iterable[str], size: int) -> Iterator[str]:
+def clipped(refused: RefusedRow) -> tuple[str | None, int | None, str]:
+    """Column, error and reason, as long as tables keep them."""
+    column = None if refused.column is None else refused.column[:_COLUMN_CHARACTERS]
+    return column, refused.error, refused.reason[:_REASON_CHARACTERS]
+
+
+def grouped(texts: Iterable[str], size: int) -> Iterator[str]:
+    """The texts with commas between, as many as go into ``size`` characters, one at least."""
     group: list[str] = []
     length = 0
     for text in texts:

@@ -73,6 +73,10 @@ class LedgerSql:
                 next_step=f"ALTER TABLE {table} ENGINE=InnoDB",
             )
 
+    def has(self, connection: Any, kind: str) -> bool:
+        """Whether the table ``kind`` is there."""
+        return self._engine(connection, kind) is not None
+
     def table(self, kind: str) -> str:
         """The quoted name of the table ``kind`` under the prefix."""
         return self._quoted_database + f"`{self._prefix}_{kind}`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pymysql
 
@@ -34,6 +34,7 @@ from spark_eoc.sinks.mysql.connection import (
 from spark_eoc.sinks.mysql.create import add_columns, check_width, create_table
 from spark_eoc.sinks.mysql.dead_letter_sql import DeadLetterSql
 from spark_eoc.sinks.mysql.fit import fit
+from spark_eoc.sinks.mysql.given_sql import GivenSql
 from spark_eoc.sinks.mysql.insertion import Insertion
 from spark_eoc.sinks.mysql.layout import Layout, nearest, written_columns
 from spark_eoc.sinks.mysql.ledger_sql import LedgerSql
@@ -44,6 +45,7 @@ from spark_eoc.sinks.mysql.staging import Staging
 from spark_eoc.sinks.mysql.staging_sql import StagingSql
 from spark_eoc.sinks.mysql.statement import CHANGE, check_merge
 from spark_eoc.sinks.mysql.target import TableShape, check_server, read_shape
+from spark_eoc.sinks.mysql.whole_aside import AsideStaging
 from spark_eoc.sinks.mysql.write import STATEMENT_BYTES, around, delete_keys
 from spark_eoc.sinks.rows import Rows
 from spark_eoc.sinks.store import (
@@ -71,6 +73,8 @@ class MySQLSink(Sink):
     ``dead_letter_limit`` rows that are refused are put aside in ``dead_letter_table``, by default
     ``<ledger>_dead_letters``.
     """
+
+    letters_in_whole_batches: ClassVar[bool] = True
 
     address: Address
     table: str
@@ -203,9 +207,19 @@ class MySQLSink(Sink):
         name = self._driver(
             "preparing to stage", lambda c: sql.prepare(c, shape, columns, changes=ordered)
         )
-        self._staging = Staging(
-            self.address, self._sql, sql, name, layout.insert(), layout.fits, ordered
-        )
+        parts = self.address, self._sql, sql, name, layout.insert(), layout.fits, ordered
+        given = self._driver("preparing to stage", self._given)
+        if self.dead_letter_limit is None or given is None:
+            self._staging = Staging(*parts, given)
+        else:
+            limit = self.dead_letter_limit
+            self._staging = AsideStaging(*parts, given=given, letters=self._letters, limit=limit)
+
+    def _given(self, connection: Any) -> GivenSql | None:
+        given = GivenSql(self._sql)
+        if self.dead_letter_limit is not None:
+            given.make(connection)
+        return given if given.is_there(connection) else None
 
     def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
         """See :meth:`Sink.stage`: rows and what is known of them in one transaction."""
@@ -214,8 +228,9 @@ class MySQLSink(Sink):
         while True:
             try:
                 again = budget is not None
-                return self._staged().stage(unit, staging_id, self._labelled(rows), again=again)
-            except (pymysql.MySQLError, OSError, BadRowError) as error:
+                labelled = self._labelled(rows)
+                return self._staged().stage(unit, staging_id, labelled, rows, again=again)
+            except (pymysql.MySQLError, OSError, BadRowError, DeadLetterLimitError) as error:
                 budget = budget or Budget(self.budget_s, self.address)
                 refused = _refusal(error, budget, unit)
                 if refused is not None:

@@ -54,13 +54,15 @@ class MySQLWriter(Writer):
     With ``atomicity="batch"`` tasks stage their rows in a table of the ledger, and the driver moves
     those that came back, completes the batch and commits: readers see the whole batch or nothing,
     and a plan whose content changes when it is run again is exactly once too. A row that only the
-    target can refuse (a duplicate key, a NULL) is found then, with nothing of the batch written.
+    target can refuse (a duplicate key, a NULL) is found then, before the batch is written.
 
     With ``on_bad_row="dead_letter"`` a row that is refused for its content (too long, out of range,
     NULL, a wrong value, a CHECK, a foreign key, in append mode also a key that is there) goes to
     ``dead_letter_table`` (default ``<ledger>_dead_letters``), in the transaction that writes the
     rows beside it: exactly once, too. More than ``dead_letter_limit`` of one batch (1,000) are a
-    DeadLetterLimitError. Of two rows of a batch with one key, the first to be written stays.
+    DeadLetterLimitError. Of two rows of a batch with one key, the first to be written stays. In
+    batch atomicity letters are written in the publishing transaction, the limit stops the batch
+    whole, and tasks stage their rows a second time, compressed, as the letters shall have them.
 
     Not covered: non-transactional engines (refused), servers without one primary (refused), what
     triggers do outside the database.

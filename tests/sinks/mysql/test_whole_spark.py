@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eoc.errors import ReplayMismatchError
+from spark_eoc.errors import DeadLetterLimitError, ReplayMismatchError
 from spark_eoc.sinks.mysql import MySQLWriter
 from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.wait import until
@@ -113,3 +115,25 @@ def test_upserts_as_a_whole(mariadb: Database, spark: SparkSession) -> None:
     assert mariadb.query("SELECT * FROM t ORDER BY id") == [
         (i, 3 * sum(range(i, 40, 10))) for i in range(10)
     ]
+
+
+def test_dead_letters_of_a_whole_batch(table: Database, spark: SparkSession) -> None:
+    """A run that dies in a task leaves none; a plan that changes leaves those of one computation,
+    once, also when the complete batch is run again; above the limit there is nothing."""
+    query = Query(spark)
+    table.query("ALTER TABLE t MODIFY v VARCHAR(40) NOT NULL")
+    wrong = "CASE id % 10 WHEN 3 THEN NULL WHEN 4 THEN repeat('x', 41) ELSE uuid() END v"
+    batch = spark.range(0, 60, 1, 4).selectExpr("id", wrong)
+    dies(query, table, batch, "batch")
+    few: dict[str, Any] = {"atomicity": "batch", "on_bad_row": "dead_letter"}
+    with pytest.raises(DeadLetterLimitError, match="dead_letter_limit=11"):
+        query.call(MySQLWriter(table.url(), "t", dead_letter_limit=11, **few), batch, 0)
+    assert counts(table) == {}
+    for _ in range(2):
+        query.restart()
+        query.call(MySQLWriter(table.url(), "t", **few), batch, 0)
+    assert counts(table) == Counter(i for i in range(60) if i % 10 not in (3, 4))
+    letters = table.query("SELECT row_json FROM spark_eoc_dead_letters")
+    assert Counter(json.loads(row)["id"] for (row,) in letters) == Counter(
+        i for i in range(60) if i % 10 in (3, 4)
+    )
