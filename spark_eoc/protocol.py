@@ -16,7 +16,8 @@ two connections with one name the later hello wins, and the other is told ``ERR 
 a connection given up long ago can't win by arriving late, a process that reconnects may make up
 an ID (1 to 32 letters and digits) and count its connections in K: of one ID, the higher K wins. A
 first line that does not begin with ``EOC/``, digits, `` producer=`` is no hello: that connection
-is plain, nothing is answered, and its first line is data like the rest. One that begins so and is
+is plain, nothing is answered, and its first line is data like the rest, unless it begins with the
+bytes 16 03, as TLS does: that is answered ``ERR tls``. One that begins as a hello and is
 malformed is answered ``ERR hello`` and nothing of the connection is stored. A connection that
 ends within what may become a hello is dropped.
 

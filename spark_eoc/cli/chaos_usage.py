@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spark_eoc.cli.usage import UsageError, only_with
+from spark_eoc.cli.usage import UsageError, check_fresh, only_with
 
 if TYPE_CHECKING:
     from spark_eoc.testing.kills import Kill
@@ -26,11 +26,14 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"there is no script {str(args.script)!r}", applied="nothing was started")
     if args.lines and not args.lines.is_file():
         raise UsageError(f"--lines: there is no file {str(args.lines)!r}", next_step="name one")
+    if args.lines and not args.lines.stat().st_size:
+        raise UsageError(f"--lines: {str(args.lines)!r} is empty", next_step="give it lines")
     if args.report and not args.report.absolute().parent.is_dir():
         raise UsageError(
             f"--report: there is no folder {str(args.report.absolute().parent)!r}",
             next_step="make it first",
         )
+    check_fresh(args.folder)
     _check_sink(args)
     _check_partners(args)
     _check_kinds(args)
@@ -51,6 +54,16 @@ def _check_sink(args: argparse.Namespace) -> None:
         raise UsageError("--query: no server", next_step="add --mariadb, or --mysql-url URL")
     if args.keys and not (args.redis or args.redis_url):
         raise UsageError("--keys: no server", next_step="add --redis, or --redis-url URL")
+    for flag, url, schemes in (
+        ("--mysql-url", args.mysql_url, ("mysql://",)),
+        ("--redis-url", args.redis_url, ("redis://", "rediss://", "unix://")),
+    ):
+        if url and not url.startswith(schemes):
+            # It may hold a password, so it is not shown.
+            raise UsageError(
+                f"{flag}: the URL does not begin with {' or '.join(schemes)}",
+                next_step="write it so",
+            )
 
 
 def _check_partners(args: argparse.Namespace) -> None:

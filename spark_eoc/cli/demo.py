@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from spark_eoc.cli.demo_data import ALL_ROWS
-from spark_eoc.cli.usage import whole
+from spark_eoc.cli.usage import check_fresh, whole
 from spark_eoc.errors import ConfigError
 
 DESCRIPTION = f"""\
@@ -64,6 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the show; 0 when nothing is lost and nothing twice."""
+    check_fresh(args.folder)
     _require_extra()
     _require_java()
     from spark_eoc.cli.demo_show import Settings, show  # noqa: PLC0415  needs the extra

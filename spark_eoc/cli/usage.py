@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from spark_eoc.errors import ConfigError
 
@@ -44,6 +45,19 @@ def only_with(args: argparse.Namespace, flag: str, given: bool, needed: str) -> 
     if getattr(args, flag.removeprefix("--").replace("-", "_")) and not given:
         raise UsageError(
             f"{flag} does nothing without {needed}", next_step=f"give {needed}, or leave it out"
+        )
+
+
+def check_fresh(folder: Path | None) -> None:
+    """Refuses a ``--folder`` in which a run before may have left its checkpoint and its rows."""
+    if folder is None or not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"--folder: {str(folder)!r} is not a folder", next_step="name a new one")
+    if any(folder.iterdir()):
+        raise UsageError(
+            f"--folder: {str(folder)!r} is not empty: what is in it would be mixed with this run",
+            next_step="name a new one, or empty it",
         )
 
 

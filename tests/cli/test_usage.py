@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ WRONG = [
     (["demo", "--rows", "5"], "--rows: 5 is not from 1,000"),
     (["demo", "--kills", "x"], "--kills: 'x' is not a whole number"),
     (["demo", "--seed", "x"], "--seed: 'x' is not a whole number"),
+    (["demo", "--folder", "."], "--folder: '.' is not empty"),
     # receive
     (RECEIVE, "one of the arguments --listen --connect is required"),
     ([*LISTEN, "--connect", "h:1"], "--connect: not allowed with argument --listen"),
@@ -108,6 +110,11 @@ WRONG = [
     ([*CHAOS, "--", "{listen}"], "{listen} has no value here"),
     ([*CHAOS, "--", "--db={mysql_url}"], "give --mariadb or --mysql-url"),
     ([*CHAOS, "--feed", "listen", "--", "{input}"], "{input} has no value here"),
+    ([*CHAOS, "--folder", "."], "--folder: '.' is not empty"),
+    ([*CHAOS, "--folder", "lines"], "--folder: 'lines' is not a folder"),
+    ([*CHAOS, "--lines", "empty"], "--lines: 'empty' is empty"),
+    ([*CHAOS[:2], "--keys", "k", "--redis-url", "h:1"], "--redis-url: the URL does not begin"),
+    ([*QUERY[:2], *QUERY[3:], "--mysql-url", "s3cret"], "--mysql-url: the URL does not begin"),
     (["chaos", "query.py"], "0 ways to read the sink"),
     ([*CHAOS, "--query", "x"], "2 ways to read the sink"),
     (["chaos", "query.py", "--query", "x"], "add --mariadb, or --mysql-url URL"),
@@ -119,15 +126,24 @@ WRONG = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A buffer of three lines with one consumer, a script, and lines."""
-    (tmp_path / "query.py").write_text("raise SystemExit('was started')")
-    (tmp_path / "lines").write_text("x\n")
-    writer = LogWriter.open(tmp_path / "log")
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A buffer of three lines with one consumer; copied for each test."""
+    path = tmp_path_factory.mktemp("buffer") / "log"
+    writer = LogWriter.open(path)
     writer.append(LineBlock.from_lines([b"a", b"b", b"c"]), receive_time_us=0)
     writer.close()
-    ConsumerPosition.open(tmp_path / "log", "clicks").close()
+    ConsumerPosition.open(path, "clicks").close()
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That buffer, a script, and lines; the current folder."""
+    shutil.copytree(log, tmp_path / "log")
+    (tmp_path / "query.py").write_text("raise SystemExit('was started')")
+    (tmp_path / "lines").write_text("x\n")
+    (tmp_path / "empty").touch()
     monkeypatch.chdir(tmp_path)
     for name in ("SPARK_EOC_TOKEN", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
@@ -159,6 +175,7 @@ def test_wrong_usage_is_exit_code_2_and_names_the_option(
     assert out == ""
     assert err.splitlines()[-1].startswith(f"spark-eoc {arguments[0]}: error: ")
     assert said in err
+    assert "s3cret" not in err
     assert not re.search(r"\b_(?!ssl)[a-z]|invalid \w+ value", err), "a name of ours"
     assert files(folder) == before
 
