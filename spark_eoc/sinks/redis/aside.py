@@ -74,7 +74,7 @@ class AsideWriter(UnitWriter):
             return self._send_letters(script)
         window = self._next_window()
         end = window.cutter.end(self._start)
-        named = {**_beyond(window), **self._named}
+        named = {**beyond(window), **self._named}
         rows = [
             RefusedRow(row, why.reason, why.column)
             for operation, why in sorted(named.items())
@@ -121,7 +121,7 @@ class AsideWriter(UnitWriter):
         complete = after.rows == len(self._rows)
         state = COMPLETE if complete else PARTIAL
         entry = unit_text(self._unit.batch_id, after, state, aside)
-        part = None if window is None else _without(window, self._start, end, named)
+        part = None if window is None else without(window, self._start, end, named)
         answer, *facts = script.run(*self._all_arguments(part, entry, letters))
         if answer == b"BAD":
             self._name(facts, [o for o in range(self._start, end) if o not in named])
@@ -205,7 +205,7 @@ class AsideWriter(UnitWriter):
         )
 
 
-def _beyond(window: Window) -> dict[int, RefusedRow]:
+def beyond(window: Window) -> dict[int, RefusedRow]:
     """Operations that can't be done, because of what their rows add up to."""
     return {
         operation: RefusedRow(0, problem.reason, problem.column)
@@ -214,7 +214,7 @@ def _beyond(window: Window) -> dict[int, RefusedRow]:
     }
 
 
-def _without(window: Window, start: int, end: int, named: Mapping[int, RefusedRow]) -> Window:
+def without(window: Window, start: int, end: int, named: Mapping[int, RefusedRow]) -> Window:
     """The operations ``[start, end)`` that are not named, as a window of their own."""
     ops = window.operations
     keep = pa.array([operation not in named for operation in range(start, end)], pa.bool_())

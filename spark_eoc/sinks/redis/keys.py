@@ -4,7 +4,8 @@ Per writer three hashes, ``<prefix>:{<sha256 of the writer_id>}:control``, ``:un
 partition) and ``:history`` (field batch id). The braces keep the three on one Cluster node. None
 has a TTL. In batch atomicity there are also a hash for each staged partition,
 ``:staging:<staging id>`` (field number of the chunk, and ``entry``), and the set ``:staging`` of
-them all, with members ``<epoch>:<batch id>:<staging id>``.
+them all, with members ``<epoch>:<batch id>:<staging id>``; with dead letters ``:given`` behind the
+name of such a hash is one of its rows as the frame gave them.
 
 A unit entry is ``<batch id>|<fingerprint>|<state>``, with ``<dead letters>|`` before the state if
 there are any. State ``half`` is set by the first write of
@@ -46,6 +47,10 @@ class LedgerKeys:
     def staged(self, staging_id: str) -> str:
         """The hash of one staged partition."""
         return f"{self.staging}:{staging_id}"
+
+    def given(self, staging_id: str) -> str:
+        """The hash of its rows as the frame gave them, where dead letters are kept."""
+        return f"{self.staging}:{staging_id}:given"
 
 
 def control_fields(writer_id: str, control: Control) -> dict[str, str]:

@@ -27,7 +27,9 @@ from spark_eoc.sinks.redis.keys import BATCH
 from spark_eoc.sinks.redis.lua_operations import operations_source
 from spark_eoc.sinks.redis.lua_store import CHECKED_STORE
 
-_READ = """
+#: Reads all chunks of what is staged, and counts them; `enter(chunk)` declares what the operations
+#: need.
+READ = """
 local half, S = take(), tonumber(take())
 local chunks, members = {}, {}
 for s = 1, S do
@@ -58,7 +60,9 @@ local function enter(chunk)
 end
 """
 
-_SUMS = """
+#: `counter` and `double` over a whole batch. Where a counter is followed, what comes after a value
+#: beyond the limit is refused, so nothing that a refused operation had added matters.
+SUMS = """
 local following, largest, added_up = false, 0, 0
 local high, low, sums = {}, {}, {}
 local function note(text, added)
@@ -168,7 +172,11 @@ return {{'HALF', '{BATCH}', half, type(failure) == 'table' and failure.err or to
 
 def publish_script(command: str, on_null: str = "remove") -> str:
     """The script for one command; with ``on_null="keep"`` hset leaves NULL fields as they are."""
-    # Below the limits, since a double of this size is not exact.
-    safe = "local SAFE = " + ("4e18" if KINDS[command].adds == "integer" else "1e299")
-    operations = operations_source(command, on_null, _SUMS)
-    return CHECKED_STORE + _READ + operations + safe + _WRITE
+    operations = operations_source(command, on_null, SUMS)
+    return CHECKED_STORE + READ + operations + safe_source(command) + _WRITE
+
+
+def safe_source(command: str) -> str:
+    """Up to where sums need not be followed: below the limits, since a double of this size is not
+    exact."""
+    return "local SAFE = " + ("4e18" if KINDS[command].adds == "integer" else "1e299")

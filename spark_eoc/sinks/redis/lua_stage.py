@@ -16,6 +16,12 @@
 
     answer {"OK"}, {"FENCED", epoch}, {"REFUSED", problem}
 
+    GIVEN_SCRIPT, for the rows of a chunk as the frame gave them, where dead letters are kept
+    KEYS  1 control hash   2 set of the writer's staged partitions   3 hash of what the frame gave
+    ARGV  1 token   2 batch id   3 member of the set   4 field   5 value
+
+    answer {"OK"}, {"FENCED", epoch}, {"REFUSED", problem}
+
 A chunk is kept as the chunk script would get it, packed with its keys into one string: values stay
 the strings that they are, and one call reads it back. Staged again it is the same, so that a
 doubtful chunk may simply be sent again.
@@ -48,6 +54,16 @@ if found - redis.call('HEXISTS', KEYS[2], 'entry') ~= expected then
 end
 local set = redis.pcall('HSET', KEYS[2], 'entry', ARGV[4])
 if type(set) == 'table' and set.err then return {'REFUSED', set.err} end
+return {'OK'}
+"""
+)
+
+GIVEN_SCRIPT = (
+    _FENCE
+    + """
+local added = redis.pcall('SADD', KEYS[2], ARGV[3])
+if type(added) == 'table' and added.err then return {'REFUSED', added.err} end
+redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
 return {'OK'}
 """
 )

@@ -25,8 +25,16 @@ class Publication:
     """Publishes ``staged`` as batch ``batch_id``, opened under ``epoch``."""
 
     def __init__(
-        self, target: Target, keys: LedgerKeys, batch_id: int, epoch: int, staged: Sequence[Staged]
+        self,
+        target: Target,
+        keys: LedgerKeys,
+        batch_id: int,
+        epoch: int,
+        staged: Sequence[Staged],
+        *,
+        writer_id: str = "",
     ) -> None:
+        self._writer_id = writer_id
         self._target, self._keys, self._batch_id, self._epoch = target, keys, batch_id, epoch
         self._staged = sorted(staged, key=lambda one: one.partition)
 
@@ -36,18 +44,25 @@ class Publication:
         Raises ReplayMismatchError if anything staged is not whole, BatchTooLargeError, BadRowError
         and PassingError, with nothing published; HalfAppliedError if the script failed half-way.
         """
+        entries = self._ready(client)
+        arguments = [*store, *self._arguments(entries)]
+        answer, *facts = self._run(client, self._names(), arguments)
+        if answer in (b"OK", b"CHANGED"):
+            return bool(answer == b"OK")
+        raise self._refusal(text(answer), facts)
+
+    def _ready(self, client: redis.Redis) -> dict[str, StagedEntry]:
+        """What is known of all that is staged, compared and not too large."""
         entries = self._entries(client)
         self._compare({name: entry.fingerprint for name, entry in entries.items()})
         sizes = [entry.size for entry in entries.values()]
         sum(sizes, StagedSize()).check(f"batch {self._batch_id}")
+        return entries
+
+    def _names(self) -> list[str]:
         keys = self._keys
-        names = [keys.control, keys.units, keys.history, keys.staging]
-        names += [keys.staged(one.staging_id) for one in self._staged]
-        arguments = [*store, *self._arguments(entries)]
-        answer, *facts = self._run(client, names, arguments)
-        if answer in (b"OK", b"CHANGED"):
-            return bool(answer == b"OK")
-        raise self._refusal(text(answer), facts)
+        own = [keys.control, keys.units, keys.history, keys.staging]
+        return own + [keys.staged(one.staging_id) for one in self._staged]
 
     def _run(
         self, client: redis.Redis, keys: Sequence[str], arguments: Sequence[str | int]
@@ -120,6 +135,7 @@ def delete_staged(client: redis.Redis, keys: LedgerKeys, old: Sequence[str]) -> 
     for start in range(0, len(old), _DELETE_AT_ONCE):
         some = old[start : start + _DELETE_AT_ONCE]
         with client.pipeline(transaction=True) as pipe:
-            pipe.delete(*(keys.staged(parse_member(member)[2]) for member in some))
+            ids = [parse_member(member)[2] for member in some]
+            pipe.delete(*map(keys.staged, ids), *map(keys.given, ids))
             pipe.srem(keys.staging, *some)
             pipe.execute()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -10,7 +11,7 @@ from redis.exceptions import RedisError
 
 from spark_eoc.errors import BatchTooLargeError, SinkUnavailableError
 from spark_eoc.failpoints import hit
-from spark_eoc.sinks.entries import Applied, Outcome, Refused, Unit
+from spark_eoc.sinks.entries import Applied, Fingerprint, Outcome, Refused, Unit
 from spark_eoc.sinks.redis.keys import LedgerKeys
 from spark_eoc.sinks.redis.lua_stage import SEAL_SCRIPT, STAGE_SCRIPT
 from spark_eoc.sinks.redis.outcomes import bad_row, fenced_or_behind, refused
@@ -21,7 +22,7 @@ from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import Window, refuse_bad_rows
 from spark_eoc.sinks.rows import Rows
 
-_NOTHING = "nothing of this batch"
+NOTHING = "nothing of this batch"
 
 
 class UnitStager:
@@ -35,7 +36,7 @@ class UnitStager:
         self, target: Target, keys: LedgerKeys, unit: Unit, staging_id: str, rows: Rows
     ) -> None:
         self._target, self._keys, self._unit, self._rows = target, keys, unit, rows
-        self._staged = keys.staged(staging_id)
+        self._staged, self._given = keys.staged(staging_id), keys.given(staging_id)
         self._member = staging_member(unit.epoch, unit.batch_id, staging_id)
 
     def stage(self) -> Outcome:
@@ -44,6 +45,9 @@ class UnitStager:
             refuse_bad_rows(self._target, self._rows)
         except RowRefusedError as error:
             return self._bad_row(error)
+        return self._try()
+
+    def _try(self) -> Outcome:
         outcome = self._keep_trying()
         if isinstance(outcome, Refused):
             self._discard()
@@ -51,7 +55,7 @@ class UnitStager:
 
     def _keep_trying(self) -> Outcome:
         what = f"stage partition {self._unit.partition} of batch {self._unit.batch_id}"
-        patience = Patience(self._target.address, what, self._target.budget_s, _NOTHING)
+        patience = Patience(self._target.address, what, self._target.budget_s, NOTHING)
         try:
             return patience.keep_trying(self._stage)
         except (SinkUnavailableError, BatchTooLargeError) as error:
@@ -77,10 +81,18 @@ class UnitStager:
     def _send(self, script: Script, window: Window, start: int, end: int, number: int) -> list[Any]:
         hit("redis.before_stage")
         part = self._rows.slice(window.row(start), window.row(end)).fingerprint()
-        own = (self._keys.control, self._keys.staging, self._staged)
-        head = [self._unit.token, self._unit.batch_id, self._member, number, "", part]
         ttl = self._target.command.ttl_argument
-        reply = script.run(*window.arguments(own, head, ttl, start, end))
+        head = self._head(number, part)
+        return self._run(script, *window.arguments(self._own(), head, ttl, start, end))
+
+    def _own(self) -> tuple[str, str, str]:
+        return self._keys.control, self._keys.staging, self._staged
+
+    def _head(self, number: int, part: Fingerprint) -> list[object]:
+        return [self._unit.token, self._unit.batch_id, self._member, number, "", part]
+
+    def _run(self, script: Script, count: int, parts: Sequence[bytes | memoryview]) -> list[Any]:
+        reply = script.run(count, parts)
         if reply[0] == b"REFUSED":
             raise PassingError(text(reply[1]))
         self._rows.release()
@@ -109,10 +121,10 @@ class UnitStager:
             self._target.address.connect() as client,
             client.pipeline(transaction=True) as pipe,
         ):
-            pipe.delete(self._staged)
+            pipe.delete(self._staged, self._given)
             pipe.srem(self._keys.staging, self._member)
             pipe.execute()
 
     def _bad_row(self, error: RowRefusedError) -> Refused:
         key = self._target.command.key.render(self._rows.table.slice(error.row, 1))[0].as_py()
-        return bad_row(self._unit, key, f"column {error.column!r}: {error.reason}", _NOTHING)
+        return bad_row(self._unit, key, f"column {error.column!r}: {error.reason}", NOTHING)

@@ -45,22 +45,27 @@ class StagedSize:
 class StagedEntry:
     """Field ``entry`` of a staged partition: written last, compared before anything is published.
 
-    As text ``<fingerprint>|<chunks>|<values>|<bytes>``.
+    ``letters`` of the rows were refused when they were staged; they lie in ``pieces`` fields of
+    what the frame gave. As text ``<fingerprint>|<chunks>|<values>|<bytes>``, and where there are
+    letters ``|<letters>|<pieces>``.
     """
 
     fingerprint: Fingerprint
     chunks: int
     size: StagedSize
+    letters: int = 0
+    pieces: int = 0
 
     def __str__(self) -> str:
-        return f"{self.fingerprint}|{self.chunks}|{self.size.values}|{self.size.size_bytes}"
+        text = f"{self.fingerprint}|{self.chunks}|{self.size.values}|{self.size.size_bytes}"
+        return f"{text}|{self.letters}|{self.pieces}" if self.letters else text
 
     @classmethod
     def parse(cls, text: str) -> StagedEntry:
         """The inverse of ``str``."""
-        fingerprint, chunks, values, size_bytes = text.split("|")
+        fingerprint, chunks, values, size_bytes, *aside = text.split("|")
         size = StagedSize(int(values), int(size_bytes))
-        return cls(Fingerprint.parse(fingerprint), int(chunks), size)
+        return cls(Fingerprint.parse(fingerprint), int(chunks), size, *map(int, aside))
 
 
 def staging_member(epoch: int, batch_id: int, staging_id: str) -> str:

@@ -28,8 +28,10 @@ from spark_eoc.sinks.redis.keys import (
 from spark_eoc.sinks.redis.lua_store import STORE_SCRIPT
 from spark_eoc.sinks.redis.operations import arrange
 from spark_eoc.sinks.redis.publish import Publication, clear_staged, delete_staged
+from spark_eoc.sinks.redis.publish_aside import AsidePublication
 from spark_eoc.sinks.redis.server import PassingError, Patience, run_script
 from spark_eoc.sinks.redis.stage import UnitStager
+from spark_eoc.sinks.redis.stage_aside import AsideStager
 from spark_eoc.sinks.redis.staged import staging_member
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.rows import Rows
@@ -52,6 +54,8 @@ class RedisSink(Sink):
     publication: ClassVar[type[Publication]] = Publication
     #: The same with dead letters.
     aside_writer: ClassVar[type[AsideWriter]] = AsideWriter
+    aside_publication: ClassVar[type[AsidePublication]] = AsidePublication
+    letters_in_whole_batches: ClassVar[bool] = True
 
     target: Target
 
@@ -131,7 +135,9 @@ class RedisSink(Sink):
     def stage(self, unit: Unit, staging_id: str, rows: Rows) -> Outcome:
         """See :meth:`Sink.stage`."""
         keys = LedgerKeys.of(self.target.ledger, unit.writer_id)
-        return UnitStager(self.target, keys, unit, staging_id, rows).stage()
+        aside = self.target.dead_letter_limit is not None
+        stager = AsideStager if aside else UnitStager
+        return stager(self.target, keys, unit, staging_id, rows).stage()
 
     def publish(
         self, writer_id: str, batch_id: int, staged: Sequence[Staged], decide: PublishDecision
@@ -191,8 +197,10 @@ class RedisSink(Sink):
     ) -> bool:
         arguments = [*seen.expected(), *changes(seen.writer_id, decision)]
         batch_id, epoch = decision.completed.batch_id, decision.control.epoch
-        publication = self.publication(self.target, seen.keys, batch_id, epoch, staged)
-        return publication.send(client, arguments)
+        aside = self.target.dead_letter_limit is not None
+        kind = self.aside_publication if aside else self.publication
+        parts = self.target, seen.keys, batch_id, epoch, staged
+        return kind(*parts, writer_id=seen.writer_id).send(client, arguments)
 
     def _store(self, client: redis.Redis, seen: Seen, decision: Open | Close) -> bool:
         """False if the ledger changed since it was read; nothing was stored then."""

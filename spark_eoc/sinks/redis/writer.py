@@ -45,7 +45,9 @@ class RedisWriter(Writer):
       a key of another type, a counter that is none or leaves ±2^62: then all rows that a chunk adds
       to it), default ``<ledger>:dead_letters``. An entry is written by the script that writes the
       rows beside it. More than ``dead_letter_limit`` of one batch (1,000; at most 10,000) are a
-      DeadLetterLimitError, which leaves nothing of its chunk.
+      DeadLetterLimitError, which leaves nothing of its chunk. In batch atomicity the script that
+      publishes writes the entries, and the limit leaves nothing of the batch; until then Redis also
+      holds the batch's rows as the frame gave them, compressed. Not on Cluster.
     * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
 
     Rows of one key are applied in the order in which they arrive in their partition for set,

@@ -9,6 +9,7 @@ from spark_eoc.sinks.entries import Outcome
 from spark_eoc.sinks.redis.apply import UnitWriter
 from spark_eoc.sinks.redis.aside import AsideWriter
 from spark_eoc.sinks.redis.publish import Publication
+from spark_eoc.sinks.redis.publish_aside import AsidePublication
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.sinks.rows import Rows
 
@@ -57,6 +58,21 @@ class LettersApartSink(RedisSink):
     """Puts dead letters aside in a step of their own, before the chunk's."""
 
     aside_writer: ClassVar[type[AsideWriter]] = _LettersApartWriter
+
+
+class _WholeLettersApart(AsidePublication):
+    def _asides(self, letters: Any, skipped: Any) -> Any:
+        client = self._target.address.connect()
+        for letter in letters:
+            client.xadd(self._target.dead_letters, {"row": letter[4], "reason": letter[3]})
+        hit("redis.after_chunk")
+        return super()._asides([], skipped)
+
+
+class WholeLettersApartSink(RedisSink):
+    """The same of a whole batch: before the script that publishes it."""
+
+    aside_publication: ClassVar[type[AsidePublication]] = _WholeLettersApart
 
 
 class _TokenlessWriter(UnitWriter):
