@@ -117,7 +117,8 @@ class HalfAppliedError(SinkError):
 
 
 class ReplayMismatchError(SinkError):
-    """A batch run again holds other rows than those already applied; nothing more was written."""
+    """A batch run again holds other rows than those already applied, or would be written with
+    other options; nothing more was written."""
 
 
 class CheckpointMismatchError(SinkError):

@@ -59,7 +59,8 @@ class Control:
     """The one control entry of a writer: who owns it, and where it stands.
 
     ``open_batch`` is None when nothing is open. ``split`` names, as JSON, the settings that
-    decided how the open batch was split. ``opened_us`` is the server's clock at the newest open.
+    decided how the open batch was split, and the options that decide what its rows do.
+    ``opened_us`` is the server's clock at the newest open.
     """
 
     query_id: str

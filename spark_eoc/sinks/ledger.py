@@ -35,6 +35,7 @@ from spark_eoc.sinks.entries import (
     Unit,
     UnitEntry,
 )
+from spark_eoc.sinks.options import changed_options, completed_options, split_alone
 
 _NOTHING = "nothing of this call was applied"
 
@@ -75,8 +76,9 @@ def decide_open(view: LedgerView, call: Call) -> Open | Compare:
     """What a call may do with its batch; raises if it may do nothing.
 
     Raises FencedError (another run owns the writer), SinkBehindError (the ledger is older than
-    the checkpoint), CheckpointMismatchError (another query, or another history) or ConfigError
-    (a second call for this batch in this run).
+    the checkpoint), CheckpointMismatchError (another query, or another history), ConfigError
+    (a second call for this batch in this run) or ReplayMismatchError (what is applied of the batch
+    was written with other options).
     """
     control = view.control
     if control is None:
@@ -91,6 +93,8 @@ def decide_open(view: LedgerView, call: Call) -> Open | Compare:
         raise _behind(call, control.last_complete)
     _check_owner(view, control, call)
     reopened = control.open_batch == call.batch_id and view.open_units > 0
+    if reopened:
+        _check_options(view, control, call)
     return Open(
         replace(
             control,
@@ -98,10 +102,22 @@ def decide_open(view: LedgerView, call: Call) -> Open | Compare:
             epoch=control.epoch + 1,
             token=call.token,
             open_batch=call.batch_id,
-            split=control.split if reopened else call.split,
+            split=completed_options(control.split, call.split) if reopened else call.split,
             opened_us=view.now_us,
         )
     )
+
+
+def _check_options(view: LedgerView, control: Control, call: Call) -> None:
+    changed = changed_options(control.split, call.split)
+    if changed:
+        raise ReplayMismatchError(
+            f"batch {call.batch_id} is partly applied, and its other rows would be written with "
+            f"other options: {'; '.join(changed)}",
+            applied=f"{view.open_units} units of it, with the options of then; nothing now",
+            next_step="put the options back until this batch is complete, then change them",
+            batch_id=call.batch_id,
+        )
 
 
 def _first_open(view: LedgerView, call: Call) -> Open:
@@ -302,7 +318,7 @@ def decide_replay(
         f"batch {batch_id} is partly applied, and run again its partitions hold other rows",
         applied=f"{done.rows} rows in {len(stored)} partitions the first time; nothing now",
         next_step="restart with the settings of the run that began the batch until it is "
-        f"complete; they were {split}, now they are {now}",
+        f"complete; they were {split_alone(split)}, now they are {split_alone(now)}",
         batch_id=batch_id,
         partitions=sorted(entry.partition for entry in stored),
     )

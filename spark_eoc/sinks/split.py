@@ -1,10 +1,12 @@
-"""How a batch is split into partitions, and the text that the ledger keeps of it."""
+"""How a batch is split into partitions, and the text that the ledger keeps of a batch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from spark_eoc.sinks.options import kept_options
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class Split:
             set(self.partition_by) & set(columns)
         )
 
-    def text(self, settings: Mapping[str, str]) -> str:
-        """What the control entry keeps: this, and the settings that split a frame."""
+    def text(self, settings: Mapping[str, str], options: Mapping[str, object]) -> str:
+        """What the control entry keeps: this, the settings that split a frame, and the options
+        that decide what a row does."""
         told: dict[str, object] = {"partitioning": self.partitioning, **settings}
         if self.partitioning == "hash":
             told["num_partitions"] = self.num_partitions
             told["partition_by"] = list(self.partition_by)
+        told |= kept_options(options)
         return json.dumps(told, sort_keys=True)
 
     @classmethod

@@ -70,6 +70,15 @@ class Sink(ABC):
         in one unit. None, here."""
         return ()
 
+    def options(self) -> Mapping[str, object]:
+        """What decides what a row does to the target, by the names of the user's arguments, as
+        values for JSON: a batch that is partly applied can only go on with the same.
+
+        Without secrets, and without what makes a row fail where it decides: no such row was
+        written. The target itself, as ``check`` names it, is added. None, here.
+        """
+        return {}
+
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> str:
         """On the driver, before a run's first batch: refuses what can't be written safely.

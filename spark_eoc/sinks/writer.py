@@ -162,6 +162,7 @@ class Writer:
             if self._options.atomicity == "batch":
                 self._sink.check_batch()
             run.writer_id, run.columns = self._options.writer_id or target, columns
+            run.target = target
         call = self._call(run, batch_id, offsets_digest(df, run.identity.root, batch_id))
         hit("batch.before_open")
         decision = self._sink.open_batch(
@@ -198,6 +199,7 @@ class Writer:
     def _call(self, run: _Run, batch_id: int, digest: str | None) -> Call:
         options = self._options
         settings = {"atomicity": options.atomicity, **run.identity.settings}
+        deciding = {"target": run.target, **self._sink.options()}
         return Call(
             writer_id=run.writer_id,
             query_id=run.identity.query_id,
@@ -207,7 +209,7 @@ class Writer:
             first=not run.opened,
             offsets_digest=digest,
             adopt=options.on_new_checkpoint == "adopt",
-            split=options.split.text(settings),
+            split=options.split.text(settings, deciding),
             atomicity=options.atomicity,
         )
 
@@ -240,7 +242,7 @@ class _Run:
         self._began = time.monotonic() - identity.trigger_age_us / 1e6
         self.opened = False
         self.columns: Sequence[Column] | None = None
-        self.writer_id = ""
+        self.writer_id = self.target = ""
 
     def age_us(self) -> int:
         """Microseconds since the run's first trigger began."""

@@ -118,7 +118,7 @@ class _Local(Writer):
             target = self._sink.check(run.columns)
             if self._options.atomicity == "batch":
                 self._sink.check_batch()
-            run.writer_id = self._options.writer_id or target
+            run.writer_id, run.target = self._options.writer_id or target, target
             self._runs[key] = run
         return self._runs[key]
 

@@ -36,6 +36,7 @@ from spark_eoc.sinks.ledger import (
     decide_replay,
     decide_unit,
 )
+from spark_eoc.sinks.split import Split
 
 NOW = 1_000_000_000
 F1, F2, F3 = (Fingerprint(n, 7**n) for n in (10, 20, 30))
@@ -302,3 +303,61 @@ def test_an_empty_batch_is_closed_too() -> None:
     close = decide_close(view(OWNED), [], {}, CALL, 0)
     assert close is not None
     assert close.completed.fingerprint == Fingerprint()
+
+
+def told(partitioning: str = "source", **options: object) -> str:
+    return Split(partitioning, 2 if partitioning == "hash" else None).text({}, options)
+
+
+#: What a batch was begun with, what the next run has, what changed (None: it may go on).
+BEGUN: list[tuple[str, str, str | None]] = [
+    (told(merge={"n": "add"}), told(merge={"n": "add"}), None),
+    (told(m={"n": "add"}), told(m={"n": "max"}), 'm was {"n": "add"}, now {"n": "max"}'),
+    (told(ttl=None, a=1), told(ttl=60, a=2), "a was 1, now 2; ttl was null, now 60"),
+    (told(fields=("a", "b")), told(fields=["a", "b"]), None),
+    (told(nan="null"), told(), None),
+    (told(), told(nan="null"), None),
+    (told("hash", a=1), told(a=1), None),
+    ("{}", told(a=1), None),
+    ("0", told(a=1), None),
+    ("no JSON", told(a=1), None),
+    (told(a="x" * 1000), told(a="x" * 1000), None),
+    (told(a="x" * 1000), told(a="x" * 999 + "y"), r"a was \"\\\"xxx.*sha256"),
+]
+
+
+@pytest.mark.parametrize(("then", "now", "changed"), BEGUN)
+def test_a_partly_applied_batch_keeps_its_options(then: str, now: str, changed: str | None) -> None:
+    """Refused with what changed; free while nothing of the batch is applied. An option that only
+    one of the runs tells decided about no row of the other, or its ledger is older."""
+    control, call = replace(CONTROL, open_batch=6, split=then), replace(CALL, split=now)
+    assert opened(decide_open(view(control), call)).split == now
+    assert opened(decide_open(view(replace(control, open_batch=None)), call)).split == now
+    if changed is None:
+        assert isinstance(decide_open(view(control, units=2), call), Open)
+        return
+    with pytest.raises(ReplayMismatchError, match=changed) as refused:
+        decide_open(view(control, units=2), call)
+    assert "2 units" in str(refused.value)
+    assert "put the options back" in str(refused.value)
+    assert len(str(refused.value)) < 1500
+
+
+def test_an_option_that_only_a_later_run_told_is_kept_with_the_batch() -> None:
+    """Begun with NaN as an error, gone on with as NULL: then a third way would be a second one."""
+    control = replace(CONTROL, open_batch=6, split=told(mode="append"))
+    for token, nan in (("token-c", {"nan": "null"}), ("token-d", {})):
+        call = replace(CALL, token=token, split=told(mode="append", **nan))
+        control = opened(decide_open(view(control, units=1), call))
+    call = replace(CALL, token="token-e", split=told(mode="append", nan="dead_letter"))
+    with pytest.raises(ReplayMismatchError, match='nan was "null", now "dead_letter"'):
+        decide_open(view(control, units=1), call)
+
+
+def test_a_mismatch_of_the_split_does_not_repeat_the_options() -> None:
+    """They are the same by then, and long."""
+    stored = [UnitEntry(0, 6, F1)]
+    with pytest.raises(ReplayMismatchError) as refused:
+        decide_replay(stored, {0: F2}, {}, told(secretive="option"), told("hash"))
+    assert '{"partitioning": "source"}, now they are {' in str(refused.value)
+    assert "secretive" not in str(refused.value)

@@ -112,6 +112,25 @@ class MySQLSink(Sink):
         """See :meth:`Sink.together`."""
         return self.key if self._ordered else ()
 
+    def options(self) -> Mapping[str, object]:
+        """See :meth:`Sink.options`."""
+        aside = self.dead_letter_limit is not None
+        merge = {name: rule for name, rule in self.merge.items() if rule != "replace"}
+        renamed = {name: to for name, to in self.columns.items() if name != to}
+        options: dict[str, object] = {
+            "mode": "upsert" if self.upsert else "append",
+            "key": sorted(self.key),
+            "merge": merge,
+            "columns": renamed,
+            "delete_when": self.delete_when,
+            "order_by": list(self.order_by),
+        }
+        if aside:
+            options["dead_letter_table"] = self._letters.name
+        if aside or self.nan_as_null:
+            options["nan"] = "null" if self.nan_as_null else "dead_letter"
+        return options
+
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`."""
         names = [column.name for column in columns]

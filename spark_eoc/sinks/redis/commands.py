@@ -101,6 +101,23 @@ class Command:
             return ""
         return str(self.ttl) if isinstance(self.ttl, int) else "column"
 
+    def options(self, *, aside: bool) -> dict[str, object]:
+        """What decides what a row does, by the names of the writer's arguments; ``aside`` where
+        rows that can't be written are put aside."""
+        ordered = self.name == "xadd"  # a stream's entry keeps its fields' order
+        fields = self.fields if ordered or self.fields is None else sorted(self.fields)
+        options: dict[str, object] = {
+            "command": self.name,
+            "fields": fields,
+            "value": self.value,
+            "member": self.member,
+            "score": self.score,
+            "ttl": self.ttl,
+        }
+        if self.on_null != "fail" or aside:
+            options["on_null"] = self.on_null
+        return options
+
     def inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns that become arguments, in the order in which the script takes them."""
         if self.kind.takes == "value":

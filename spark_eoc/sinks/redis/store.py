@@ -59,6 +59,12 @@ class RedisSink(Sink):
 
     target: Target
 
+    def options(self) -> Mapping[str, object]:
+        """See :meth:`Sink.options`; the key template is the target."""
+        aside = self.target.dead_letter_limit is not None
+        letters = {"dead_letter_key": self.target.dead_letters} if aside else {}
+        return {**self.target.command.options(aside=aside), **letters}
+
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`; the target's name is the key template."""
         target = self.target

@@ -109,6 +109,35 @@ class BatchContract(SinkHooks):
         run.close()
         assert isinstance(stranger.open(0, adopt=True), Open)
 
+    def test_a_batch_that_was_begun_goes_on_with_its_options_only(self) -> None:
+        """Others are refused with what changed, and nothing is written; where nothing of the batch
+        is applied, they simply hold. What the ledger does not know goes with everything."""
+        then, now = '{"options": {"o": "a"}}', '{"options": {"o": "b"}}'
+        run = self.run()
+        run.open(0, split=then)
+        run.apply(0, numbered(1))
+        with pytest.raises(ReplayMismatchError, match='o was "a", now "b"'):
+            self.run("run-2").open(0, split=now)
+        self.require(1)
+        back = self.run("run-3")
+        assert isinstance(back.open(0, split=then), Open)
+        assert back.control.split == then
+        assert back.apply(1, numbered(2)) == Applied()
+        back.reported[0] = numbered(1).fingerprint()
+        back.close()
+        back.open(1, split=then)
+        back.open(1, split=now)
+        assert back.apply(0, numbered(3)) == Applied()
+        assert isinstance(self.run("run-4").open(1, split="{}"), Open)
+        with pytest.raises(ReplayMismatchError, match='o was "b", now "a"'):
+            self.run("run-5").open(1, split=then)
+        last = self.run("run-6")
+        last.open(1, split=now)
+        last.reported = {0: numbered(3).fingerprint()}
+        last.close()
+        last.open(2, split=then)
+        self.require(1, 2, 3)
+
     def test_an_error_of_the_decision_stores_nothing(self) -> None:
         """It passes through, and the ledger is as before; close and open alike."""
         run = self.run()

@@ -22,6 +22,7 @@ from spark_eoc.sinks.redis.cluster.lua_slot import (
     TAKE_SCRIPT,
 )
 from spark_eoc.sinks.redis.cluster.nodes import Nodes, SlotPlace
+from spark_eoc.sinks.redis.cluster.registered import Registered
 from spark_eoc.sinks.redis.keys import parse_unit
 from spark_eoc.sinks.redis.server import PassingError, Patience, run_script
 from spark_eoc.sinks.redis.store import Seen, changes, texts_of
@@ -40,15 +41,37 @@ class ClusterLedger:
         """Decides and stores, then fences: no older call can write when it returns."""
         servers = self._servers()
         checked = False
+        registered = Registered(decide)
         while True:
-            decision = self._try_open(batch_id, decide, servers, checked)
+            decision = self._try_open(batch_id, registered, servers, checked)
             if decision is not None:
                 break
             self._check_floors()
             checked = True
         if isinstance(decision, Open):
             self.fence(decision.control)
+            if registered.doubtful:
+                decision = self._decided(batch_id, registered) or decision
         self.wait_everywhere()
+        return decision
+
+    def _decided(self, batch_id: int, registered: Registered) -> Open | None:
+        """Stores what could be decided only now; nothing if another call has taken over, which
+        this call's tasks will be told."""
+        decision = registered.finally_(len(self.units(batch_id)))
+        if decision is None:
+            return None
+
+        def step(client: redis.Redis) -> None:
+            while True:
+                seen = self._read(client, batch_id)[0]
+                control = seen.view.control
+                if control is None or control.token != decision.control.token:
+                    return
+                if self._store_on(client, seen, decision, None):
+                    return
+
+        self._patience("open a batch").keep_trying(step)
         return decision
 
     def fence(self, control: Control) -> None:
