@@ -27,6 +27,8 @@ LINE = b"2013-01-01,0515,UA,1545,N14228,EWR,IAH,227,1400,5,15,+2,on-t"
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000_000
 #: Lines of 60 bytes, each with its four bytes of offset.
 BIG_ROWS = 160_000_000
+#: It is read in so many batches, the sides taking turns.
+BIG_PARTS = 8
 PER_PARTITION = 250_000
 PER_FRAME = 50_000
 ROUNDS = 5
@@ -76,8 +78,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         against_memory(spark, Path(folder), ROWS, "source to a no-op sink")
         if shutil.disk_usage(folder).free > 2 * BIG_ROWS * len(LINE):
-            what = "source to a no-op sink, all lines of 10 GB"
-            against_memory(spark, Path(folder) / "big", BIG_ROWS, what, rounds=1)
+            what = "source to a no-op sink, all of 10 GB"
+            against_memory(spark, Path(folder) / "big", BIG_ROWS, what, parts=BIG_PARTS)
         against_socket(spark, Path(folder))
     spark.stop()
 
@@ -99,30 +101,33 @@ def session() -> SparkSession:
 
 
 def against_memory(
-    spark: SparkSession, folder: Path, rows: int, what: str, *, rounds: int = ROUNDS
+    spark: SparkSession, folder: Path, rows: int, what: str, *, parts: int = 1
 ) -> None:
-    """Rows of one batch a second, from disk and from memory, taking turns."""
+    """Rows of one batch a second, from disk and from memory, taking turns: each time all rows of
+    the buffer, or each time another part of them."""
     fill(folder / "buffer", rows)
+    part = rows // parts
 
-    def ours() -> DataFrame:
-        reader = spark.readStream.format("replayable_socket")
+    def ours(number: int) -> DataFrame:
+        reader = spark.readStream.format("replayable_socket").option("maxRowsPerTrigger", part)
+        reader = reader.option("startingOffsets", number % parts * part)
         return reader.option("bufferPath", str(folder / "buffer")).load()
 
     def theirs() -> DataFrame:
-        reader = spark.readStream.format("memory_batches").option("rows", rows)
+        reader = spark.readStream.format("memory_batches").option("rows", part)
         return reader.option("line", LINE.decode()).load()
 
     seconds = turns(
-        lambda number: batch_seconds(ours(), folder / f"ours-{number}", rows),
-        lambda number: batch_seconds(theirs(), folder / f"theirs-{number}", rows),
-        rounds,
+        lambda number: batch_seconds(ours(number), folder / f"ours-{number}", part),
+        lambda number: batch_seconds(theirs(), folder / f"theirs-{number}", part),
+        parts if parts > 1 else ROUNDS,
     )
     figure(
         what,
         "the same Arrow batches made in memory",
         0.8,
-        ours=rows / seconds[0],
-        theirs=rows / seconds[1],
+        ours=part / seconds[0],
+        theirs=part / seconds[1],
     )
 
 
@@ -157,9 +162,8 @@ def against_socket(spark: SparkSession, folder: Path) -> None:
 def turns(
     ours: Callable[[int], float], theirs: Callable[[int], float], rounds: int = ROUNDS
 ) -> tuple[float, float]:
-    """Median seconds of both; of several rounds a first one warms up."""
-    warm = 1 if rounds > 1 else 0
-    measured = [(ours(number), theirs(number)) for number in range(rounds + warm)][warm:]
+    """Median seconds of both; one more round, the first, warms up."""
+    measured = [(ours(number), theirs(number)) for number in range(rounds + 1)][1:]
     first, second = zip(*measured, strict=True)
     return statistics.median(first), statistics.median(second)
 
@@ -169,13 +173,17 @@ def batch_seconds(frame: DataFrame, checkpoint: Path, rows: int) -> float:
     query = (
         frame.writeStream.format("noop")
         .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
+        .trigger(processingTime="1 hour")  # one batch, at once
         .start()
     )
-    query.awaitTermination()
-    progress = [one for one in query.recentProgress if one["numInputRows"]]
-    assert sum(one["numInputRows"] for one in progress) == rows, query.exception()
-    return sum(one["durationMs"]["addBatch"] for one in progress) / 1000
+    deadline = time.monotonic() + 900
+    while not (progress := [one for one in query.recentProgress if one["numInputRows"]]):
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "no batch came"
+        time.sleep(0.05)
+    query.stop()
+    assert [one["numInputRows"] for one in progress] == [rows]
+    return progress[0]["durationMs"]["addBatch"] / 1000
 
 
 def waiting_seconds(frame: Callable[[int], DataFrame], checkpoint: Path) -> float:

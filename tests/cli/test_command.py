@@ -66,10 +66,6 @@ def test_the_command_line_needs_neither_pyspark_nor_rich_to_be_read():
     [
         [],
         ["no-such-command"],
-        ["demo", "--rows", "many"],
-        ["demo", "--rows", "12"],
-        ["demo", "--rows", "400000"],
-        ["demo", "--kills", "-1"],
     ],
 )
 def test_wrong_usage_is_exit_code_2_with_a_line_that_says_what(args):

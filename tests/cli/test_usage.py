@@ -23,6 +23,8 @@ WRONG = [
     # demo
     (["demo", "--rows", "many"], "--rows: 'many' is not a whole number from 1,000 to 336,776"),
     (["demo", "--rows", "5"], "--rows: 5 is not from 1,000"),
+    (["demo", "--rows", "400000"], "--rows: 400000 is not from 1,000 to 336,776"),
+    (["demo", "--kills=-1"], "--kills: -1 is not from 0 to 1,000"),
     (["demo", "--kills", "x"], "--kills: 'x' is not a whole number"),
     (["demo", "--seed", "x"], "--seed: 'x' is not a whole number"),
     (["demo", "--folder", "."], "--folder: '.' is not empty"),
