@@ -253,7 +253,8 @@ class MySQLSink(Sink):
                 budget = budget or Budget(self.budget_s, self.address)
                 refused = _refusal(error, budget, unit)
                 if refused is not None:
-                    return refused
+                    bad = refused.error == BadRowError.__name__
+                    return replace(refused, applied="nothing of this batch") if bad else refused
 
     def _labelled(self, rows: Rows) -> Rows:
         layout = self._checked()

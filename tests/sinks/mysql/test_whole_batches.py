@@ -346,6 +346,7 @@ def test_a_value_that_its_column_refuses_is_found_by_the_task(table: Database) -
     _, outcome = run.try_stage(0, 1, 2)
     assert refused(outcome, "BadRowError")
     assert "row 1 of 2 of partition 0, batch 0, is refused: column 'v'" in outcome.what
+    assert outcome.applied == "nothing of this batch"
     assert left(table) == (0, 0)
     run.publish()
     assert ids(table) == []
