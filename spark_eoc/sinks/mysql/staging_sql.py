@@ -115,12 +115,13 @@ class StagingSql:
                 f"table {table} is there, but was not made to stage rows",
                 next_step="rename it, or give the writer another ledger=",
             )
+        there = {name.lower(): column for name, column in shape.columns.items()}
         changes = [
-            f"{'MODIFY' if column.name in shape.columns else 'ADD'} COLUMN "
+            f"{'MODIFY' if column.name.lower() in there else 'ADD'} COLUMN "
             f"{quoted(column.name)} {column.definition} NULL"
             for column in columns
-            if column.name not in shape.columns
-            or shape.columns[column.name].definition != column.definition
+            if column.name.lower() not in there
+            or there[column.name.lower()].definition != column.definition
         ]
         if changes:
             connection.query(f"ALTER TABLE {table} {', '.join(changes)}")

@@ -508,6 +508,16 @@ def test_the_target_and_the_frame_may_change_between_runs(everywhere: Database) 
     ]  # fmt: skip
 
 
+def test_a_column_whose_case_alone_was_changed_is_staged_as_before(everywhere: Database) -> None:
+    """To the server it is the same column; also where its type is another now."""
+    table = everywhere
+    whole(table, "a").write(0, [1])
+    for batch_id, change in enumerate(("v V VARCHAR(20)", "V v VARCHAR(30)"), 1):
+        table.query(f"ALTER TABLE t CHANGE {change}")
+        whole(table, f"run-{batch_id}").write(batch_id, [batch_id + 1])
+    assert ids(table) == [1, 2, 3]
+
+
 def test_a_strangers_table_is_refused(table: Database) -> None:
     """By name; it is not changed."""
     name = whole(table).sink._staging.rows_table  # type: ignore[union-attr]
