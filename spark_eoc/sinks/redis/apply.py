@@ -42,14 +42,13 @@ from spark_eoc.sinks.rows import Rows
 class UnitWriter:
     """Applies one unit; ``rows`` are in the sink's order.
 
-    ``_named_key`` is where its entry lies, if that is not the units hash; ``_whose`` are the rows.
+    ``_named_key`` is where its entry lies, if that is not the units hash.
 
     The unit entry alone decides where to go on, after every answer and after every lost one. So
     it does not matter which of two copies of a task, or of two tries of one script, came first.
     """
 
     _named_key = ""
-    _whose = "the partition's"
 
     def __init__(self, target: Target, keys: LedgerKeys, unit: Unit, rows: Rows) -> None:
         self._target, self._command = target, target.command
@@ -207,5 +206,11 @@ class UnitWriter:
         where = f"column {column!r}" if column else f"command={self._command.name!r}"
         offset = source_offset(self._rows.table, row)
         where = where if offset is None else f"offset {offset}, {where}"
-        applied = f"{self._whose} first {self._done.rows} rows; nothing of the chunk with this row"
-        return bad_row(self._unit, key, f"{where}: {reason}", applied)
+        return bad_row(self._unit, key, f"{where}: {reason}", self._applied())
+
+    def _applied(self) -> str:
+        """What is applied where a row of the next chunk is bad."""
+        done = self._done.rows
+        if not done:
+            return "nothing of this partition"
+        return f"the partition's first {done} rows; nothing of the chunk with this row"

@@ -36,6 +36,8 @@ from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import Window, refuse_bad_rows
 from spark_eoc.sinks.rows import Rows
 
+_AS_ENTRIES_SAY = "what their ledger entries say"
+
 
 class SlotWriter(UnitWriter):
     """Applies a partition's rows of one slot, and goes on wherever its entry says.
@@ -49,7 +51,6 @@ class SlotWriter(UnitWriter):
         self._place = self._slot_place = place
         self._slot, self._floor = part.slot, floor
         self._named_key = f"key {keys.units}"
-        self._whose = f"what other slots' entries say, and of slot {part.slot} the"
 
     def _script(self, client: redis.Redis) -> Script:
         return self._slot_place.script(client, self._source())
@@ -63,10 +64,22 @@ class SlotWriter(UnitWriter):
         count, parts = super()._arguments(window, end, entry)
         return count + 2, [*parts, bulk(b"%d" % self._unit.epoch, self._floor.encode())]
 
+    def _applied(self) -> str:
+        done = self._done.rows
+        here = f"the first {done} rows" if done else "nothing"
+        return f"{here} of slot {self._slot}; of other slots {_AS_ENTRIES_SAY}"
+
     def _answered(self, answer: str, facts: list[Any]) -> Outcome | None:
         if answer == "BEHIND":
             return refused(behind(self._slot, self._unit.epoch, facts, self._floor))
         return super()._answered(answer, facts)
+
+
+class _WholeUnit(UnitWriter):
+    """Names a partition's rows, before it is known which slots have what."""
+
+    def _applied(self) -> str:
+        return f"of this partition's slots {_AS_ENTRIES_SAY}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class ClusterUnitWriter:
 
     def apply(self) -> Outcome:
         """The outcome as data; what went wrong for good is a Refused, too."""
-        whole = UnitWriter(self.target, self.keys.control, self.unit, self.rows)
+        whole = _WholeUnit(self.target, self.keys.control, self.unit, self.rows)
         try:
             refuse_bad_rows(self.target, self.rows)
         except RowRefusedError as error:

@@ -309,7 +309,10 @@ def test_r2_one_key_of_the_wrong_type(
     refused = run.apply(data)
     assert error_of(refused) == "BadRowError"
     assert stranger in refused.what
-    assert f"slot {slot}" in str(refused.applied)
+    others = "of other slots what their ledger entries say"
+    assert refused.applied == f"nothing of slot {slot}; {others}"
+    null = run.apply({"k": [1, None], "n": [1, 2]}, partition=1)
+    assert null.applied == "of this partition's slots what their ledger entries say"
     redis_cluster.owner(slot).ask("DEL", stranger)
     run.open(0)
     run.apply(data)
