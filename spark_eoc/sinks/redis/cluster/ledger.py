@@ -130,10 +130,10 @@ class ClusterLedger:
             while True:
                 seen = self._read(client, batch_id)[0]
                 decision = decide(seen.view)
-                if isinstance(decision, Compare):
-                    return decision
                 if seen.view.control is not None and seen.servers != servers and not checked:
                     return None
+                if isinstance(decision, Compare):
+                    return decision
                 if self._store_on(client, seen, decision, servers):
                     return decision
 

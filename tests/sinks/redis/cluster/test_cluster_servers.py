@@ -216,7 +216,8 @@ def test_a_failover_that_loses_acknowledged_writes(
     own_redis_cluster: RedisCluster, own_run: Callable[..., Run]
 ) -> None:
     """What a node lost of the open batch, fences and units alike, is written again, once. What it
-    lost of a complete batch is refused by name, by the next batch, whatever slots that has."""
+    lost of a complete batch is refused by name, when that batch is repeated and by the next one,
+    whatever slots that has."""
     cluster, data, run = own_redis_cluster, wide(KEYS), own_run()
     control = ClusterKeys.of("spark_eoc", "w").control_slot
     run.batch(0, data)
@@ -243,6 +244,8 @@ def test_a_failover_that_loses_acknowledged_writes(
     cluster.revive()
     # A complete batch.
     lose(cluster, beside(), lambda: again.batch(3, data))
+    with pytest.raises(SinkBehindError, match="went back to an older state"):
+        own_run("repeat").open(3)
     with pytest.raises(SinkBehindError, match="went back to an older state"):
         again.open(4)
     with pytest.raises(SinkBehindError):
