@@ -182,12 +182,20 @@ def _summable(command: Command, column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64() if small else pa.decimal128(38, 0))
 
 
+#: What is in every key that a ledger keeps for a writer, whatever the ledger's prefix; and a part
+#: of it that is found faster.
+_LEDGER_KEY, _IN_IT = r":\{[0-9a-f]{64}\}:|:\{[@-O]{4}\}:[0-9a-f]{64}:", b"}:"
+
+
 def _ledger_keys(command: Command, ledger_prefix: str, keys: pa.Array) -> Iterator[Problem]:
     yield from Problem.found(
         pc.starts_with(keys, f"{ledger_prefix}:".encode()),
         command.key.columns[0],
         f"its key lies under the ledger's prefix {ledger_prefix!r}",
     )
+    if pc.any(pc.match_substring(keys, _IN_IT)).as_py():
+        foreign = pc.match_substring_regex(keys, _LEDGER_KEY)
+        yield from Problem.found(foreign, command.key.columns[0], "its key is one of a ledger")
 
 
 def _bad_ttl(name: str, ttl: pa.ChunkedArray) -> Iterator[Problem]:

@@ -11,6 +11,8 @@ from spark_eoc.errors import (
     ConfigError,
 )
 from spark_eoc.sinks.entries import Applied
+from spark_eoc.sinks.redis.cluster.keys import ClusterKeys
+from spark_eoc.sinks.redis.keys import LedgerKeys
 from tests.sinks.redis.driving import (
     Run,
     counters,
@@ -125,3 +127,17 @@ def test_keys_under_the_ledgers_prefix_are_bad_rows(redis_server: Any, prefix: s
     assert not redis_server.client().exists(f"{prefix}x")
     with pytest.raises(ConfigError):
         redis_sink(redis_server.url(), prefix + ":{k}", "set", value="v", ledger=prefix)
+
+
+def test_keys_of_another_ledger_are_bad_rows(redis_server: Any, client: Any, prefix: str) -> None:
+    """Whatever its prefix, and of a cluster's too; a hash tag alone is nobody's."""
+    other = LedgerKeys.of(f"{prefix}_other", "w")
+    slot = ClusterKeys.of("x", "w").slot(7)
+    run = Run(redis_sink(redis_server.url(), "{k}", "set", value="v", ledger=prefix), "w")
+    run.open(0)
+    for key in (*other.__dict__.values(), other.staged("ab"), slot.control, slot.waited):
+        refused = run.apply({"k": ["{tag}:x", key], "v": [1, 2]})
+        assert "one of a ledger" in refused.what, key
+        assert not client.exists(key)
+    names = [f"{prefix}_t:{{tag}}:x", f"{prefix}_t:{{{'0' * 63}}}:control", other.control[:-8]]
+    assert run.apply({"k": names, "v": [1, 2, 3]}) == Applied()
