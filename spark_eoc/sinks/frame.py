@@ -119,7 +119,7 @@ def check_marks(df: DataFrame, marks: Mapping[str, Mark]) -> None:
         except (AnalysisException, ParseException) as error:
             raise ConfigError(
                 f"{mark.option}={mark.expression!r} can't be evaluated on the frame, which has the "
-                f"columns {', '.join(df.columns)}: {str(error).splitlines()[0]}",
+                f"columns {', '.join(df.columns)}: {str(error).strip().splitlines()[0]}",
                 next_step="write it as a condition of Spark's SQL over the frame's columns",
             ) from error
         if not isinstance(found, BooleanType):

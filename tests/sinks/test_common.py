@@ -144,6 +144,8 @@ def test_marks_that_spark_cannot_evaluate_are_refused(
     df = spark.createDataFrame([("D",)], "op STRING")
     with pytest.raises(ConfigError, match=rf"delete_when='?\"?{re.escape(condition)}.*{message}"):
         check_marks(df, {"gone": Mark("delete_when", condition)})
+    with pytest.raises(ConfigError, match=r"columns op: \[[A-Z_.]+\] \w|gives string"):
+        check_marks(df, {"gone": Mark("delete_when", condition)})
 
 
 def test_the_hash_does_not_depend_on_column_order_or_zone(spark: SparkSession) -> None:
