@@ -161,3 +161,20 @@ def test_columns_keep_their_default_and_may_have_other_names(mariadb: Database) 
         check(mariadb, columns, columns={"user": "selct", "op": None})
     with pytest.raises(ConfigError, match="two columns of the frame are one column"):
         check(mariadb, columns, columns={"user": "From", "op": None})
+
+
+def test_a_dot_in_a_name_is_that_of_the_database(mariadb: Database) -> None:
+    """Before the last dot stands the database. So no two tables have one name, which would be one
+    writer_id and one table of staged rows."""
+    dotted = f"{mariadb.name}.x"
+    mariadb.query("CREATE TABLE `x.t` (a INT)")
+    mariadb.query(f"CREATE DATABASE `{dotted}`")
+    try:
+        mariadb.query(f"CREATE TABLE `{dotted}`.t (a INT)")
+        columns = [Column("a", "int")]
+        sink = MySQLWriter(mariadb.url(), f"{dotted}.t")._sink
+        assert sink.check(columns) == f"{dotted}.t"
+        with pytest.raises(ConfigError, match=r"no table `x`\.`t`"):
+            MySQLWriter(mariadb.url(), "x.t")._sink.check(columns)
+    finally:
+        mariadb.query(f"DROP DATABASE `{dotted}`")
