@@ -46,8 +46,8 @@ def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only
     """
     groups = _checked(rows, key, order_by, last_only=last_only)
     keep = groups.written(last_only=last_only)
-    deleted = rows.table.select(list(key)).take(_numbers_where(groups.deletes()))
-    return Changes(deleted, rows if pc.all(keep).as_py() else rows.take(_numbers_where(keep)))
+    deleted = rows.table.select(list(key)).take(numbers_where(groups.deletes()))
+    return Changes(deleted, rows if pc.all(keep).as_py() else rows.take(numbers_where(keep)))
 
 
 def labels(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> pa.Array:
@@ -63,20 +63,21 @@ def _repeated(label: bytes, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(label, pa.binary()), count)
 
 
-def _checked(
-    rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool
-) -> _Groups:
+def _checked(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Groups:
     _refuse_unplaced(rows.table, "key", key)
     _refuse_unplaced(rows.table, "order_by", order_by)
-    groups = _Groups(rows, key, order_by)
+    groups = Groups(rows, key, order_by)
     conflict = groups.conflict(last_only=last_only)
     if conflict is not None:
         raise _unordered(rows.table.slice(conflict, 1), key, order_by)
     return groups
 
 
-class _Groups:
-    """The rows of each key, numbered from 0; each array has an entry for each row."""
+class Groups:
+    """The rows of each key, numbered from 0; each array has an entry for each row.
+
+    No row may be :func:`unplaced` in ``key`` or ``order_by``.
+    """
 
     def __init__(self, rows: Rows, key: Sequence[str], order_by: Sequence[str]) -> None:
         table = rows.table
@@ -84,9 +85,11 @@ class _Groups:
         self._number = _counting(self._rows)
         new_key = _changes(table, key)
         new_place = pc.or_(new_key, _changes(table, order_by))
-        self._group, self._place = _numbered(new_key), _numbered(new_place)
-        last = _numbers_where(_next_is(new_key))
-        self._last = pc.take(last, self._group)
+        #: The number of each row's key.
+        self.group = _numbered(new_key)
+        self._place = _numbered(new_place)
+        last = numbers_where(_next_is(new_key))
+        self._last = pc.take(last, self.group)
         self._deleted = _deleted(rows)
         self._last_delete = self._newest_delete()
         other = pc.or_(_changes_of(rows.hashes), _first(self._rows))
@@ -97,19 +100,23 @@ class _Groups:
     def _newest_delete(self) -> pa.Array:
         """The number of the key's last deleting row, -1 without one."""
         numbers = pc.if_else(self._deleted, self._number, pa.scalar(-1, pa.int64()))
-        table = pa.table({"group": self._group, "number": numbers})
+        table = pa.table({"group": self.group, "number": numbers})
         newest = table.group_by("group", use_threads=False).aggregate([("number", "max")])
         newest = newest.sort_by("group").column("number_max")
-        return pc.take(newest, self._group)
+        return pc.take(newest, self.group)
 
     def conflict(self, *, last_only: bool) -> int | None:
         """A row whose order to the one before it decides, and is not known."""
+        found = pc.index(self.conflicts(last_only=last_only), pa.scalar(True)).as_py()
+        return None if found < 0 else int(found)
+
+    def conflicts(self, *, last_only: bool) -> pa.Array:
+        """True for all such rows."""
         if last_only:
             matters = pc.equal(self._place, pc.take(self._place, self._last))
         else:
             matters = pc.greater_equal(self._number, self._last_delete)
-        found = pc.index(pc.and_(self._tied, matters), pa.scalar(True)).as_py()
-        return None if found < 0 else int(found)
+        return pc.and_(self._tied, matters)
 
     def written(self, *, last_only: bool) -> pa.Array:
         """True for the rows that are written: those after the key's last deleting row."""
@@ -131,7 +138,8 @@ def _numbered(starts: pa.Array) -> pa.Array:
     return pc.subtract(pc.cumulative_sum(pc.cast(starts, pa.int64())), pa.scalar(1, pa.int64()))
 
 
-def _numbers_where(mask: pa.Array) -> pa.Array:
+def numbers_where(mask: pa.Array) -> pa.Array:
+    """The numbers of the rows that are True."""
     return pc.indices_nonzero(mask).cast(pa.int64())
 
 
@@ -174,21 +182,36 @@ def _whole(*parts: pa.Array) -> pa.Array:
     return pa.concat_arrays(list(parts))
 
 
+def unplaced(table: pa.Table, name: str) -> pa.Array:
+    """True for the rows whose column has no place in an order."""
+    return _whole(*pc.is_null(table.column(name), nan_is_null=True).chunks)
+
+
+def no_place(option: str, name: str) -> str:
+    """Says what is wrong with such a row."""
+    return f"column {name!r} of {option} holds NULL or NaN, which has no place in an order"
+
+
 def _refuse_unplaced(table: pa.Table, option: str, names: Sequence[str]) -> None:
     for name in names:
-        if pc.any(pc.is_null(table.column(name), nan_is_null=True)).as_py():
+        if pc.any(unplaced(table, name)).as_py():
             raise BadRowError(
-                f"column {name!r} of {option} holds NULL or NaN, which has no place in an order",
+                no_place(option, name),
                 applied="nothing of this partition",
                 next_step="filter or coalesce it in the query",
                 column=name,
             )
 
 
+def no_order(order_by: Sequence[str]) -> str:
+    """Says what rows are that come in no known order."""
+    return f"are equal in order_by={list(order_by)}" if order_by else "have no order_by"
+
+
 def _unordered(row: pa.Table, key: Sequence[str], order_by: Sequence[str]) -> BadRowError:
     (values,) = row.select(list(key)).to_pylist()
     where = ", ".join(f"{name}={value!r:.80}" for name, value in values.items())
-    how = f"are equal in order_by={list(order_by)}" if order_by else "have no order_by"
+    how = no_order(order_by)
     return BadRowError(
         f"the batch holds different rows of the key {where} which {how}, so which comes last is "
         "not known",

@@ -21,6 +21,7 @@ from spark_eoc.sinks.dead_letters import RefusedRow
 from spark_eoc.sinks.entries import Applied, Control, Outcome, Refused, Staged, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Compare, Open, decide_after_error, decide_unit
 from spark_eoc.sinks.mysql.address import Address
+from spark_eoc.sinks.mysql.aside_changes import AsideChanges
 from spark_eoc.sinks.mysql.changes import DELETED, arranged, labels, settle
 from spark_eoc.sinks.mysql.connection import (
     CONTENT,
@@ -345,11 +346,13 @@ class MySQLSink(Sink):
         """
         layout = self._checked()
         refusals = Refusals(rows, self.key, unit, self.dead_letter_limit, self._look)
+        if self._ordered and unit is not None and self.dead_letter_limit is not None:
+            return AsideChanges(connection, layout, self.order_by, refusals).write(rows)
         if self._ordered:
             changes = settle(rows, self.key, self.order_by, last_only=layout.last_only)
             delete_keys(connection, layout, changes.deleted, STATEMENT_BYTES)
             rows = changes.written
-            refusals = replace(refusals, rows=rows, offer=False)
+            refusals = replace(refusals, rows=rows)
         text = around(connection, layout.insert(), STATEMENT_BYTES)
         Insertion(connection, text, layout.fits, refusals).send(layout.written(rows))
         return refusals.found

@@ -150,6 +150,10 @@ class Delete:
             f"SELECT {names} FROM {quoted(self.database)}.{quoted(self.table)} WHERE FALSE"
         )
 
+    def forget(self) -> str:
+        """Empties it; TRUNCATE and DROP would be refused or commit in some places."""
+        return f"DELETE FROM {self._keys()}"
+
     def keys(self) -> Insert:
         """What fills it; two keys that the target takes for one are one here."""
         return Insert(self.database, _DELETED_KEYS, self.key, self.key)

@@ -33,8 +33,9 @@ class MySQLWriter(Writer):
     of one key in order, and they count as if applied one after another; batches follow each other
     as they come. Rows of a key that differ and which ``order_by`` leaves equal, or which have none,
     are refused: a shuffle leaves no order of arrival. With either, rows are always partitioned by
-    ``key`` (``num_partitions``, 8, must stay the same over restarts), and bad rows can't be put
-    aside, since an older row of the key would win.
+    ``key`` (``num_partitions``, 8, must stay the same over restarts). What a key's rows amount to
+    is decided before any is sent, so where one that counts is put aside as a dead letter, all that
+    count for its key are, and the key keeps what it had: no older row takes the place.
 
     ``columns`` gives the table's names of the frame's columns, ``{"user": "user_id"}``, and None
     for those that are not written, ``{"op": None}``; all other arguments name the frame's columns.
@@ -109,7 +110,7 @@ class MySQLWriter(Writer):
         order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         ordered = delete_when is not None or bool(order_by)
         if ordered:
-            _check_ordered(mode, on_bad_row)
+            _check_ordered(mode, atomicity, on_bad_row)
             partitioning = "hash"
             num_partitions = num_partitions or NUM_PARTITIONS
             partition_by = _within(partition_by, key)
@@ -173,17 +174,18 @@ def _check_load(mode: str, atomicity: str) -> None:
         )
 
 
-def _check_ordered(mode: str, on_bad_row: str) -> None:
+def _check_ordered(mode: str, atomicity: str, on_bad_row: str) -> None:
     if mode != "upsert":
         raise ConfigError(
             'delete_when and order_by belong to mode="upsert"',
             next_step='pass mode="upsert" and key=["column"], or leave them out',
         )
-    if on_bad_row == "dead_letter":
+    if on_bad_row == "dead_letter" and atomicity == "batch":
         raise ConfigError(
-            'on_bad_row="dead_letter" does not go with delete_when or order_by: with the newest '
-            "row of a key put aside, an older one would win",
-            next_step='use on_bad_row="fail"',
+            'on_bad_row="dead_letter" with delete_when or order_by does not go with '
+            'atomicity="batch": what is found when the batch is published comes too late for what '
+            "its key has deleted by then",
+            next_step='use atomicity="partition", or on_bad_row="fail"',
         )
 
 

@@ -118,10 +118,14 @@ class Stream:
 
     sink: MySQLSink
     batch_id: int = -1
+    run_id: str = "r"
+    first: bool = True
 
     def apply(self, rows: Rows) -> Outcome:
         self.batch_id += 1
-        call = Call("w", "q", "r", self.batch_id, secrets.token_hex(16), first=not self.batch_id)
+        token = secrets.token_hex(16)
+        call = Call("w", "q", self.run_id, self.batch_id, token, first=self.first)
+        self.first = False
         decision = self.sink.open_batch("w", self.batch_id, lambda view: decide_open(view, call))
         assert isinstance(decision, Open)
         control = decision.control
@@ -272,7 +276,7 @@ def test_exactly_the_key_is_deleted(
 
 REFUSED = [
     ({"mode": "append", "key": []}, 'belong to mode="upsert"'),
-    ({"on_bad_row": "dead_letter"}, "an older one would win"),
+    ({"on_bad_row": "dead_letter", "atomicity": "batch"}, "comes too late"),
     ({"partition_by": ["n"]}, "not part of the key"),
     ({"order_by": ["tss"]}, r"order_by names 'tss', .*; did you mean 'ts'"),
     ({"order_by": "doc"}, "order_by names 'doc', of type array<int>, whose JSON text has no order"),
