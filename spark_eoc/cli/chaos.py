@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import sys
@@ -18,7 +17,6 @@ from spark_eoc.cli.chaos_usage import check, load_named, read_kinds
 from spark_eoc.cli.usage import address_text, amount, whole
 
 if TYPE_CHECKING:
-    from spark_eoc.testing.inputs import Input
     from spark_eoc.testing.kills import Kill
     from spark_eoc.testing.place import Place
     from spark_eoc.testing.report import ChaosReport
@@ -40,7 +38,8 @@ where {input}, {listen}, {checkpoint} and so on stand for them.
       --setup 'CREATE TABLE clicks (value VARCHAR(200))' --query 'SELECT value FROM clicks' \\
       --kills 5 --report clicks.html -- --input {input} --checkpoint {checkpoint} --db {mysql_url}
 
-Only servers that the harness has started itself (--mariadb, --redis) are ever killed."""
+Only servers that the harness has started itself (--mariadb, --redis) are ever killed; with
+--feed buffer the receiver and the producer beside the script, too."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,9 +66,10 @@ def _add_input(group: Any) -> None:
     add("--rows", type=whole(1), metavar="N", help=f"lines to make up ({ROWS})")
     add(
         "--feed",
-        choices=("folder", "listen"),
+        choices=("folder", "listen", "buffer"),
         default="folder",
-        help="as text files in {input}, or by the acknowledged protocol to {listen} (%(default)s)",
+        help="as text files in {input}, by the acknowledged protocol to {listen}, or to a "
+        "`spark-eoc receive` that fills {buffer} (%(default)s)",
     )
     add(
         "--to",
@@ -105,7 +105,11 @@ def _add_sink(group: Any) -> None:
 def _add_kills(group: Any) -> None:
     add = group.add_argument
     add("--kills", type=whole(0), default=5, metavar="N", help="how many (%(default)s)")
-    add("--kinds", metavar="KIND,...", help="driver_python, jvm, python_worker, source_runner, …")
+    add(
+        "--kinds",
+        metavar="KIND,...",
+        help="driver_python, jvm, python_worker, source_runner, producer (not with folder), …",
+    )
     add("--seed", type=whole(0), metavar="N", help="of kinds and instants (random, and printed)")
     add(
         "--settle-s",
@@ -143,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _chaos(args: argparse.Namespace, folder: Path) -> ChaosReport:
     from spark_eoc.testing.chaos import SCRIPT_KILLS, Chaos  # noqa: PLC0415  heavy
+    from spark_eoc.testing.feeds import open_feed  # noqa: PLC0415  heavy
     from spark_eoc.testing.kills import KillSchedule  # noqa: PLC0415  heavy
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,13 +156,16 @@ def _chaos(args: argparse.Namespace, folder: Path) -> ChaosReport:
         place = _place(args, folder, servers)
         # Drawn here, so that made-up lines come from the same one.
         seed = KillSchedule(args.seed, count=0).seed
+        kinds, lines = read_kinds(args.kinds), _lines(args, seed)
+        fed = open_feed(args.feed, lines, place, stack, per_second=args.per_second, kinds=kinds)
+        servers.update(fed.servers)
         return Chaos(
             command=[sys.executable, str(args.script), *map(place.fill, args.rest)],
             folder=folder,
-            input=_input(args, place, seed),
+            input=fed.input,
             rows=_rows(args, place),
             kills=args.kills,
-            kinds=read_kinds(args.kinds) or (*SCRIPT_KILLS, *servers),
+            kinds=kinds or (*SCRIPT_KILLS, *servers),
             seed=seed,
             servers=servers,
             env={**place.environment, **_submit(args.submit_args)},
@@ -206,19 +214,13 @@ def _place(args: argparse.Namespace, folder: Path, servers: dict[Kill, Any]) -> 
     )
 
 
-def _input(args: argparse.Namespace, place: Place, seed: int) -> Input:
-    from spark_eoc.testing.inputs import FolderInput, SocketInput, made_up  # noqa: PLC0415  heavy
+def _lines(args: argparse.Namespace, seed: int) -> list[bytes]:
+    from spark_eoc.testing.inputs import made_up  # noqa: PLC0415  heavy
 
-    lines = args.lines.read_bytes().splitlines() if args.lines else made_up(args.rows or ROWS, seed)
-    if args.feed == "folder":
-        return FolderInput(lines, place.input, per_second=args.per_second)
-    return SocketInput(
-        lines,
-        place.port,
-        transcript=os.path.join(place.folder, "transcript"),
-        host=place.listen.rpartition(":")[0],
-        per_second=args.per_second,
-    )
+    if args.lines is None:
+        return made_up(args.rows or ROWS, seed)
+    lines: list[bytes] = args.lines.read_bytes().splitlines()
+    return lines
 
 
 def _rows(args: argparse.Namespace, place: Place) -> Rows:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from spark_eoc.testing.kills import Kill
 
 #: Kinds of kills that only a test in Python can carry out: they need what it has started.
-ELSEWHERE = ("network", "spark_worker")
+ELSEWHERE = ("network", "spark_worker", "clock")
+
+#: With which --feed there is such a process.
+FEEDS_OF = {"receiver": ("buffer",), "producer": ("listen", "buffer")}
 
 
 def check(args: argparse.Namespace) -> None:
@@ -91,6 +94,14 @@ def _check_kinds(args: argparse.Namespace) -> None:
             raise UsageError(
                 f"--kinds: {kind} needs a server that may be killed", next_step=f"add --{kind}"
             )
+        feeds = FEEDS_OF.get(kind.value, ())
+        if feeds and args.feed not in feeds:
+            raise UsageError(
+                f"--kinds: {kind} needs a process that feeds the script",
+                next_step=f"add --feed {' or '.join(feeds)}",
+            )
+        if kind.value == "full" and not args.redis:
+            raise UsageError("--kinds: full needs a server to fill up", next_step="add --redis")
 
 
 def _check_placeholders(args: argparse.Namespace) -> None:

@@ -68,7 +68,10 @@ class Chaos:
     on_event: Callable[[Event], None] = lambda event: None
 
     def run(self) -> ChaosReport:
-        """Carries it out. The report is also given when the script can't go on: it says so."""
+        """Carries it out. The report is also given when the script can't go on: it says so.
+
+        ConfigError, before anything is started, for a kind whose process isn't there.
+        """
         return _Course(self).run()
 
 
@@ -94,6 +97,7 @@ class _Course:
             tick=self.history.look,
             aim=self._aim,
         )
+        self.supervisor.require(*chaos.kinds)
 
     def run(self) -> ChaosReport:
         stuck: str | None = None

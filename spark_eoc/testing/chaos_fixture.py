@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_eoc.testing.chaos import SCRIPT_KILLS, Chaos, Expect
+from spark_eoc.testing.feeds import FEEDS, open_feed
 from spark_eoc.testing.function_run import command_of
-from spark_eoc.testing.inputs import FolderInput, Input, SocketInput, made_up
+from spark_eoc.testing.inputs import made_up
 from spark_eoc.testing.kills import Instants, Kill
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.ports import free_port
@@ -71,7 +73,8 @@ class ChaosRunner:
         its values (a str, bytes or tuple each), or a reader of :mod:`spark_eoc.testing.rows`.
 
         ``lines`` are given to it, or so many are made up; ``feed`` says how: ``folder`` (text files
-        appear in ``place.input``) or ``listen`` (the acknowledged protocol to ``place.listen``).
+        appear in ``place.input``), ``listen`` (the acknowledged protocol to ``place.listen``) or
+        ``buffer`` (to a receiver of its own that fills ``place.buffer``; both are killed too).
         ``expect`` turns a line into the value that the sink should hold for it, or None. A server
         that is given is killed too, unless ``kinds`` says otherwise. ``per_second`` is in lines,
         ``settle_s`` the seconds without a change in the sink after which missing rows are lost.
@@ -80,23 +83,28 @@ class ChaosRunner:
         folder = self._folder / f"chaos-{self._calls}"
         folder.mkdir(parents=True)
         place = self._place(folder, feed, mariadb, redis)
-        servers = _servers(mariadb, redis)
-        return Chaos(
-            command=_command(query, folder, arguments, place, dict(settings or {})),
-            folder=folder,
-            input=_input(feed, self._lines(lines), place, per_second),
-            rows=FunctionRows(rows) if callable(rows) else rows,
-            kills=kills if self._given.kills is None else self._given.kills,
-            kinds=self._given.kinds or kinds or (*SCRIPT_KILLS, *servers),
-            seed=self._given.seed,
-            servers=servers,
-            env={**place.environment, **(env or {})},
-            checkpoints={"query": place.checkpoint},
-            expect=expect,
-            settle_s=settle_s,
-            instants=instants or Instants(spread_s=2.0),
-            on_event=print,
-        ).run()
+        wanted = self._given.kinds or kinds or ()
+        with ExitStack() as stack:
+            fed = open_feed(
+                feed, self._lines(lines), place, stack, per_second=per_second, kinds=wanted
+            )
+            servers = {**_servers(mariadb, redis), **fed.servers}
+            return Chaos(
+                command=_command(query, folder, arguments, place, dict(settings or {})),
+                folder=folder,
+                input=fed.input,
+                rows=FunctionRows(rows) if callable(rows) else rows,
+                kills=kills if self._given.kills is None else self._given.kills,
+                kinds=wanted or (*SCRIPT_KILLS, *servers),
+                seed=self._given.seed,
+                servers=servers,
+                env={**place.environment, **(env or {})},
+                checkpoints={"query": place.checkpoint},
+                expect=expect,
+                settle_s=settle_s,
+                instants=instants or Instants(spread_s=2.0),
+                on_event=print,
+            ).run()
 
     def _lines(self, lines: Sequence[bytes | str] | int) -> list[bytes]:
         if self._given.lines is not None:
@@ -109,8 +117,8 @@ class ChaosRunner:
     def _place(
         folder: Path, feed: str, mariadb: MariaDB | Database | None, redis: Redis | None
     ) -> Place:
-        if feed not in ("folder", "listen"):
-            raise ValueError(f"feed={feed!r} is not known: use 'folder' or 'listen'")
+        if feed not in FEEDS:
+            raise ValueError(f"feed={feed!r} is not known: use one of {', '.join(FEEDS)}")
         return Place(
             folder=str(folder),
             input=str(folder / "input") if feed == "folder" else "",
@@ -141,10 +149,3 @@ def _command(
     if callable(query):
         return command_of(query, folder / "function.pickle", settings)
     return [sys.executable, os.fspath(query), *map(place.fill, arguments)]
-
-
-def _input(feed: str, lines: list[bytes], place: Place, per_second: float) -> Input:
-    if feed == "folder":
-        return FolderInput(lines, place.input, per_second=per_second)
-    transcript = os.path.join(place.folder, "transcript")
-    return SocketInput(lines, place.port, transcript=transcript, per_second=per_second)

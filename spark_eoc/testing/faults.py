@@ -1,4 +1,4 @@
-"""What a network does to a query's connections, chosen by a strike."""
+"""What a network, or whoever sets the clock, does to a query, chosen by a strike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from spark_eoc.testing.proxy import Proxy, Rules
 
 #: Bytes after which a connection is cut: from within a hello to within a large statement.
 _FEW, _MANY = 1, 200_000
+#: How far a clock is put off, either way.
+_HOURS = 48
 
 
 def network_fault(strike: Strike, links: Sequence[Proxy]) -> tuple[str, Proxy, Rules]:
@@ -28,3 +30,8 @@ def network_fault(strike: Strike, links: Sequence[Proxy]) -> tuple[str, Proxy, R
         ]
     )
     return name, link, rules
+
+
+def clock_jump(strike: Strike) -> int:
+    """Seconds that the clock is ahead from then on, or behind."""
+    return strike.draw().randrange(-_HOURS * 3600, _HOURS * 3600)

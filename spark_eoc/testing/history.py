@@ -218,7 +218,7 @@ class History:
 
 def _ends_a_run(event: Event) -> bool:
     if event.kind == "kill":
-        return event.strike is not None and not event.strike.kind.is_server
+        return event.strike is not None and event.strike.kind.ends_run
     return event.kind == "end"
 
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from spark_eoc.testing.daemons import ProducerProcess
 from spark_eoc.testing.feeder import Feeder
 from spark_eoc.testing.transcript import Transcript
 
@@ -100,6 +101,44 @@ class SocketInput(Input):
                 if self._closed:
                     return
             yield line
+
+
+class ProcessInput(Input):
+    """The same by a producer that is a process of its own, ``.producer``, and may be killed."""
+
+    def __init__(
+        self,
+        lines: Sequence[bytes],
+        port: int,
+        *,
+        folder: str | os.PathLike[str],
+        name: str = "chaos",
+        host: str = "127.0.0.1",
+        per_second: float = 500.0,
+    ) -> None:
+        super().__init__(lines)
+        self.producer = ProducerProcess.to(
+            port, folder, producer=name, lines=lines, mark=0, per_second=per_second, host=host
+        )
+        self._mark = 0
+
+    def start(self) -> None:
+        """It runs since it was made, and has been let send nothing."""
+
+    def release(self, mark: int) -> None:
+        if mark > self._mark:
+            self._mark = mark
+            self.producer.release(mark)
+
+    @property
+    def flushed(self) -> bool:
+        return self.producer.flushed
+
+    def transcript(self) -> Transcript:
+        return self.producer.transcript()
+
+    def close(self) -> None:
+        self.producer.close()
 
 
 class FolderInput(Input):

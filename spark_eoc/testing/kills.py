@@ -31,6 +31,10 @@ class Kill(str, Enum):
     EXECUTOR = "executor"
     NETWORK = "network"
     SPARK_WORKER = "spark_worker"
+    RECEIVER = "receiver"
+    PRODUCER = "producer"
+    FULL = "full"
+    CLOCK = "clock"
 
     def __str__(self) -> str:
         return self.value
@@ -41,12 +45,26 @@ class Kill(str, Enum):
         return Part(self.value) if self.value in _PARTS else None
 
     @property
+    def ends_run(self) -> bool:
+        """Whether the script itself is hit."""
+        return self.part is not None or self is Kill.TAKEOVER
+
+    @property
     def is_server(self) -> bool:
         """Whether a server is SIGKILLed, held down for ``hold_s``, and restarted."""
-        return self in (Kill.MARIADB, Kill.REDIS, Kill.SPARK_WORKER)
+        return self in (Kill.MARIADB, Kill.REDIS, Kill.SPARK_WORKER) or self.is_daemon
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether it is a process of the pipeline itself: started again whenever it has ended."""
+        return self in DAEMON_KILLS
 
 
 _PARTS = frozenset(part.value for part in Part)
+
+#: Of what feeds the query where they are processes of their own: ``spark-eoc receive``, and the
+#: producer that sends to it.
+DAEMON_KILLS: tuple[Kill, ...] = (Kill.RECEIVER, Kill.PRODUCER)
 
 #: SIGKILLs of the script's own processes that every script has.
 PROCESS_KILLS: tuple[Kill, ...] = (
@@ -56,7 +74,8 @@ PROCESS_KILLS: tuple[Kill, ...] = (
     Kill.PYTHON_WORKER,
 )
 #: What a schedule draws from unless it is told otherwise. EXECUTOR and SPARK_WORKER need a
-#: cluster, NETWORK a proxy in each connection.
+#: cluster, NETWORK a proxy in each connection, RECEIVER and PRODUCER daemons, FULL a server that
+#: can be filled up, CLOCK a clock to be set.
 USUAL_KILLS: tuple[Kill, ...] = (*PROCESS_KILLS, Kill.MARIADB, Kill.REDIS, Kill.TAKEOVER)
 
 
@@ -65,8 +84,8 @@ class Strike:
     """One kill of a schedule.
 
     It falls ``after_s`` seconds after the run started (``while_starting``) or after the run made
-    its first progress. A server stays down, and a run that is taken over stays stopped, for at
-    least ``hold_s`` seconds.
+    its first progress. A server stays down or full, and a run that is taken over stays stopped, for
+    at least ``hold_s`` seconds.
     """
 
     number: int

@@ -13,7 +13,7 @@ import random
 import secrets
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_eoc.testing.chaos_fixture import ChaosRunner
+    from spark_eoc.testing.clock import Clock
     from spark_eoc.testing.feeder import Feeder
     from spark_eoc.testing.kills import Kill
     from spark_eoc.testing.operating import SurgeryRunner
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from spark_eoc.testing.redis_cluster import RedisCluster
     from spark_eoc.testing.servers import MariaDB, Redis, Server, SqlServer
 
-T = TypeVar("T", bound="Server | RedisCluster")
+T = TypeVar("T", bound="Server | RedisCluster | Clock")
 
 #: Kills of a soak, unless ``--eoc-kills`` says otherwise.
 SOAK_KILLS = 400
@@ -266,17 +267,36 @@ def redis_server(server_named: Callable[[str], Any]) -> Redis:
 def own_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """``own_server("mysql", options=["--require-secure-transport=ON"])``: of this test alone.
 
-    ``options`` end its command line.
+    ``options`` end its command line. With ``disk_mib`` it lies on a small disk, which
+    ``.fill()`` fills up; where that can't be had the test is skipped.
     """
     from spark_eoc.testing.servers import KINDS  # noqa: PLC0415  heavy, only when it is used
 
     with contextlib.ExitStack() as stack:
 
-        def own(name: str, options: Sequence[str] = ()) -> Server:
-            folder = tmp_path / name
-            return stack.enter_context(_start(lambda: KINDS[name].start(folder, options)))
+        def own(
+            name: str,
+            options: Sequence[str] = (),
+            *,
+            disk_mib: int | None = None,
+            env: Mapping[str, str] | None = None,
+        ) -> Server:
+            folder, kind = tmp_path / name, KINDS[name]
+            return stack.enter_context(
+                _start(lambda: kind.start(folder, options, disk_mib=disk_mib, env=env))
+            )
 
         yield own
+
+
+@pytest.fixture
+def eoc_clock(tmp_path: Path) -> Iterator[Clock]:
+    """A wall clock that jumps, for processes that get its ``environment``; see
+    :mod:`spark_eoc.testing.clock`."""
+    from spark_eoc.testing.clock import Clock  # noqa: PLC0415  only when it is used
+
+    with _start(lambda: Clock(tmp_path / "clock")) as clock:
+        yield clock
 
 
 @pytest.fixture

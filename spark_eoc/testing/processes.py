@@ -20,7 +20,8 @@ from typing import NamedTuple
 from spark_eoc.testing.reaper import kill_session, reaper, session_of
 from spark_eoc.testing.wait import until
 
-_PACKAGE_HOME = str(Path(__file__).resolve().parent.parent.parent)
+#: Where a child finds this package, also where it is not installed.
+PACKAGE_HOME = str(Path(__file__).resolve().parent.parent.parent)
 
 
 class Part(str, Enum):
@@ -72,7 +73,7 @@ class ScriptRun:
         script finds this very package, also where it is not installed.
         """
         defaults = {"PYSPARK_PYTHON": command[0], "SPARK_LOCAL_IP": "127.0.0.1"}
-        found = [_PACKAGE_HOME, os.environ.get("PYTHONPATH", "")]
+        found = [PACKAGE_HOME, os.environ.get("PYTHONPATH", "")]
         always = {"PYTHONPATH": os.pathsep.join(filter(None, found))}
         path = Path(log)
         with open(path, "ab") as file:

@@ -56,6 +56,10 @@ class Reaper:
         """Delete ``path`` and all below when the owner has ended."""
         self._tell("folder", os.path.abspath(path))
 
+    def mount(self, path: str) -> None:
+        """Unmount ``path`` when the owner has ended."""
+        self._tell("mount", os.path.abspath(path))
+
     def forget(self, what: int | str) -> None:
         """Takes a pid or a folder off the list."""
         self._tell("forget", str(what) if isinstance(what, int) else os.path.abspath(what))
@@ -115,12 +119,16 @@ def main() -> None:
     """The reaper's side: reads the list until the pipe closes, then clears it."""
     processes: dict[str, tuple[str, str]] = {}
     folders: dict[str, None] = {}
+    mounts: dict[str, None] = {}
     for line in sys.stdin:
         verb, _, rest = line.rstrip("\n").partition(" ")
         if verb == "folder":
             folders[rest] = None
+        elif verb == "mount":
+            mounts[rest] = None
         elif verb == "forget":
             folders.pop(rest, None)
+            mounts.pop(rest, None)
             processes.pop(rest, None)
         else:
             pid, started = rest.split()
@@ -131,6 +139,8 @@ def main() -> None:
             kill_session(int(pid))
         elif start_time(int(pid)) == started:
             kill(int(pid))
+    for mount in mounts:
+        subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

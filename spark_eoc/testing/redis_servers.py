@@ -14,6 +14,7 @@ class Redis(Server):
     """Redis (Valkey where no Redis is installed), every acknowledged write on disk."""
 
     name = "redis"
+    _limit = 0
 
     def url(self, database: int = 0) -> str:
         """``redis://127.0.0.1:PORT/DATABASE``."""
@@ -34,6 +35,23 @@ class Redis(Server):
             **{**options, **more},  # type: ignore[arg-type]
         )
 
+    @property
+    def can_fill(self) -> bool:
+        """Always: its memory."""
+        return True
+
+    def fill(self, room: int = 0) -> None:
+        """Limits its memory to what it holds, and about ``room`` bytes: it refuses to write."""
+        with self.client() as client:
+            self._limit = int(client.info("memory")["used_memory"]) + room if room else 1
+            client.config_set("maxmemory", self._limit)
+
+    def free(self) -> None:
+        """Takes the limit away."""
+        self._limit = 0
+        with self.client() as client:
+            client.config_set("maxmemory", 0)
+
     def _program(self) -> Program:
         return redis_program()
 
@@ -48,6 +66,7 @@ class Redis(Server):
             "appendonly": "yes",
             "appendfsync": "always",
             "save": "",
+            "maxmemory": str(self._limit),
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
         }

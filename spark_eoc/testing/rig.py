@@ -13,12 +13,15 @@ import itertools
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from spark_eoc.cli.receive import FLAGS
 from spark_eoc.testing.checker import LedgerState, Row, Verdict, check
+from spark_eoc.testing.clock import Clock
+from spark_eoc.testing.daemons import ProducerProcess, ReceiverDaemon
 from spark_eoc.testing.evidence import (
     mysql_ledger,
     mysql_rows,
@@ -32,6 +35,7 @@ from spark_eoc.testing.job import TABLE_SQL, Job, Stream
 from spark_eoc.testing.kills import Kill
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.proxy import Proxy
+from spark_eoc.testing.sender import made_up
 from spark_eoc.testing.server import Server
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
@@ -39,8 +43,6 @@ from spark_eoc.testing.wait import WaitTimeoutError
 
 MYSQL, REDIS = "mysql", "redis"
 
-#: Few different lines, so that counters of Redis are added to again and again.
-_WORDS = 211
 _COUNT_EVERY_S = 0.3
 
 
@@ -83,18 +85,25 @@ class Rig:
         lines: int | None = None,
         starting_at: int = 0,
         network: bool = False,
+        daemons: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         """``lines`` ends each feeder after so many; ``starting_at`` is the offset below which
         the buffer holds lines that are not this rig's and that the query must not read. With
-        ``network`` every connection goes through a proxy, which strikes may disturb."""
+        ``network`` every connection goes through a proxy, which strikes may disturb. With
+        ``daemons`` each stream's buffer is filled by ``spark-eoc receive``, and its lines come from
+        a producer that is a process too: for RECEIVER and PRODUCER strikes. The
+        script and the daemons live by ``clock``; the servers do if the caller started them so."""
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._mariadb, self._redis = mariadb, redis
         self._name = f"rig_{uuid.uuid4().hex[:10]}"
         self._options = {"minPartitions": "2", "maxRowsPerTrigger": "2000", **(options or {})}
         self._writers = writers or {}
-        self._network = network
+        self._network, self._daemons, self._clock = network, daemons, clock
+        self._env = clock.environment if clock is not None else {}
         self.links: list[Proxy] = []
+        self.receivers: dict[str, ReceiverDaemon] = {}
         self.targets: dict[str, Target] = {}
         if mariadb is not None:
             self.targets[MYSQL] = self._mysql(mariadb)
@@ -108,7 +117,7 @@ class Rig:
         )
         self._per_second, self._limit = per_second, lines
         self._starting_at = starting_at
-        self.feeders: dict[str, Feeder] = {}
+        self.feeders: dict[str, Feeder | ProducerProcess] = {}
         self._counted_at, self._rows = 0.0, 0
 
     def __enter__(self) -> Rig:
@@ -117,6 +126,8 @@ class Rig:
     def __exit__(self, *_: object) -> None:
         for feeder in self.feeders.values():
             feeder.close()
+        for receiver in self.receivers.values():
+            receiver.close()
         for link in self.links:
             link.close()
 
@@ -125,15 +136,26 @@ class Rig:
         for sink, target in self.targets.items():
             if sink in self.feeders:
                 self.feeders[sink].go_on()
-                continue
-            assert target.stream.listen is not None
-            self.feeders[sink] = Feeder(
-                self._through(int(target.stream.listen.rpartition(":")[2])),
-                f"feeder-{sink}",
-                Path(target.stream.folder) / "transcript",
-                itertools.islice(_lines(sink), self._limit),
-                per_second=self._per_second,
+            else:
+                self.feeders[sink] = self._feeder(sink, Path(target.stream.folder))
+
+    def _feeder(self, sink: str, folder: Path) -> Feeder | ProducerProcess:
+        name, per_second = f"feeder-{sink}", self._per_second
+        if self._daemons:
+            return ProducerProcess.to(
+                self._through(self.receivers[sink].port),
+                folder / "producer",
+                producer=name,
+                kind=sink,
+                limit=self._limit,
+                per_second=per_second,
+                env=self._env,
             )
+        listen = self.targets[sink].stream.listen
+        assert listen is not None
+        port = self._through(int(listen.rpartition(":")[2]))
+        lines = itertools.islice(made_up(sink), self._limit)
+        return Feeder(port, name, folder / "transcript", lines, per_second=per_second)
 
     def progress(self) -> int:
         """Rows in the sink that has fewest: grows only while every query works.
@@ -158,6 +180,8 @@ class Rig:
         servers: dict[Kill, Any] = {
             Kill.MARIADB: self._mariadb,
             Kill.REDIS: self._redis,
+            Kill.RECEIVER: list(self.receivers.values()),
+            Kill.PRODUCER: [f for f in self.feeders.values() if isinstance(f, ProducerProcess)],
             **(more or {}),
         }
         return Supervisor(
@@ -167,6 +191,7 @@ class Rig:
             env=env,
             servers={kind: server for kind, server in servers.items() if server is not None},
             links=self.links,
+            clock=self._clock,
             on_event=on_event,
         )
 
@@ -234,9 +259,17 @@ class Rig:
     def _stream(self, sink: str, url: str, target: str) -> Stream:
         folder = self.folder / sink
         folder.mkdir()
-        listen = f"127.0.0.1:{free_port()}"
         writer = self._writers.get(sink, {})
-        return Stream(sink, url, target, str(folder), listen, self._options, writer)
+        listen, options = f"127.0.0.1:{free_port()}", self._options
+        if not self._daemons:
+            return Stream(sink, url, target, str(folder), listen, options, writer)
+        # What the receiver is told there, the query is not; and nobody listens in the query.
+        told = {row[1]: row[0] for row in FLAGS if row[1] in options}
+        words = [word for option, flag in told.items() for word in (flag, options[option])]
+        receiver = ReceiverDaemon.on(folder / "buffer", folder / "receiver", words, env=self._env)
+        self.receivers[sink] = receiver
+        others = {option: value for option, value in options.items() if option not in told}
+        return Stream(sink, url, target, str(folder), None, others, writer)
 
     def _mysql(self, server: MariaDB) -> Target:
         server.query(f"CREATE DATABASE {self._name}")
@@ -272,8 +305,3 @@ def _with(connection: Any, read: Callable[[Any], Any]) -> Any:
         return read(connection)
     finally:
         connection.close()
-
-
-def _lines(sink: str) -> Iterator[bytes]:
-    for number in itertools.count(1):
-        yield b"line %d" % number if sink == MYSQL else b"word%d" % (number * number % _WORDS)

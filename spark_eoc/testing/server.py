@@ -8,12 +8,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from spark_eoc.errors import SparkEocError
+from spark_eoc.errors import ConfigError, SparkEocError
+from spark_eoc.testing.disks import SmallDisk
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.reaper import reaper
 from spark_eoc.testing.wait import until
@@ -47,15 +48,31 @@ class Server:
         if self._owns_folder:
             reaper().folder(str(self.folder))
         self.port = 0
+        #: The small disk that it lies on, where it was started with ``disk_mib``.
+        self.disk: SmallDisk | None = None
+        #: Added to the environment of the process, from its next start on.
+        self.env: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def start(
-        cls: type[S], folder: str | os.PathLike[str] | None = None, options: Sequence[str] = ()
+        cls: type[S],
+        folder: str | os.PathLike[str] | None = None,
+        options: Sequence[str] = (),
+        *,
+        disk_mib: int | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> S:
-        """A running server that answers; raises MissingServerError or ServerStartError."""
+        """A running server that answers; raises MissingServerError or ServerStartError.
+
+        With ``disk_mib`` its data are on a disk of that size, which :meth:`fill` fills up.
+        ``env`` is added to its environment.
+        """
         server = cls(folder, options)
+        server.env.update(env or {})
         try:
+            if disk_mib is not None:
+                server.disk = SmallDisk(server._data, disk_mib)
             server._prepare()
             server._start_on_free_port()
         except BaseException:
@@ -64,6 +81,11 @@ class Server:
         return server
 
     # what a subclass gives
+
+    @property
+    def _data(self) -> Path:
+        """Where its data are; its log is in its folder."""
+        return self.folder
 
     def _prepare(self) -> None:
         """Makes the data folder; finds the binary or raises MissingServerError."""
@@ -87,6 +109,16 @@ class Server:
     def running(self) -> bool:
         """Whether the process exists; a stopped one does."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended by itself, since it was started and not killed."""
+        return self._process is not None and not self.running
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a process that has ended by itself; negative for a signal."""
+        return self._process.poll() if self._process is not None else None
 
     @property
     def log(self) -> str:
@@ -129,9 +161,34 @@ class Server:
         self._launch()
         self._wait_ready()
 
+    @property
+    def can_fill(self) -> bool:
+        """Whether :meth:`fill` can fill it up."""
+        return self.disk is not None
+
+    def fill(self, room: int = 0) -> None:
+        """Fills it up, but for about ``room`` bytes; it stays so over kills and restarts."""
+        self._own_disk().fill(room)
+
+    def free(self) -> None:
+        """Gives it room again, and starts it if it died for want of it."""
+        self._own_disk().free()
+        if self.ended:
+            self.restart()
+
+    def _own_disk(self) -> SmallDisk:
+        if self.disk is None:
+            raise ConfigError(
+                f"this {self.name} lies on a disk that is not its own, and that is not filled up",
+                next_step="start it with disk_mib=, which needs root",
+            )
+        return self.disk
+
     def close(self) -> None:
         """Kills the process and deletes the folder, unless the caller gave the folder."""
         self.kill()
+        if self.disk is not None:
+            self.disk.close()
         if self._owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
             reaper().forget(str(self.folder))
@@ -169,6 +226,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                env={**os.environ, **self.env},
                 start_new_session=True,  # a Ctrl-C at the terminal must not reach it
             )
         reaper().process(self._process.pid)

@@ -67,12 +67,16 @@ class SqlServer(Server):
 
     _own_options: Sequence[str] = ()
 
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
     def _prepare(self) -> None:
         self._found = self._program()
         # A socket's path has at most 107 bytes, and test folders are deep.
         self._socket_folder = tempfile.mkdtemp(prefix="eoc-sock-")
         reaper().folder(self._socket_folder)
-        data = self.folder / "data"
+        data = self._data
         if not (data / "mysql").exists():
             data.mkdir(exist_ok=True)
             self._bootstrap(data)
@@ -90,7 +94,7 @@ class SqlServer(Server):
 
     def _command(self) -> list[str]:
         return [
-            *self._begin(self.folder / "data"),
+            *self._begin(self._data),
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'pid'}",
             f"--port={self.port}",
@@ -122,7 +126,11 @@ class SqlServer(Server):
 
 
 class MariaDB(SqlServer):
-    """MariaDB with small pools; user ``root``, no password, on 127.0.0.1 only."""
+    """MariaDB with small pools; user ``root``, no password, on 127.0.0.1 only.
+
+    A small disk for it has at least 160 MiB. Filled up it refuses with error 1114 what needs room,
+    and 10.11 may abort while it rolls that back.
+    """
 
     name = "mariadb"
     _own_options = ("--innodb-log-file-size=64M", "--aria-pagecache-buffer-size=8M")

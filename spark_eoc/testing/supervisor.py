@@ -12,7 +12,8 @@
     supervisor.strikes, supervisor.starts, supervisor.unexpected
 
 A run that ends is started again. It may end because it was killed, or because its query failed
-(a killed Python worker or source runner does that, and a database that stays away).
+(a killed Python worker or source runner does that, and a database that stays away). So is a
+receiver or producer of :mod:`spark_eoc.testing.daemons`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from spark_eoc.testing.faults import network_fault
-from spark_eoc.testing.kills import Kill, Strike
+from spark_eoc.errors import ConfigError
+from spark_eoc.testing.clock import Clock
+from spark_eoc.testing.faults import clock_jump, network_fault
+from spark_eoc.testing.kills import DAEMON_KILLS, Kill, Strike
 from spark_eoc.testing.processes import Part, ScriptRun, send
 from spark_eoc.testing.proxy import Proxy
 from spark_eoc.testing.servers import Server
@@ -37,6 +40,16 @@ T = TypeVar("T")
 
 #: What a script may well live through.
 _SURVIVED = (Kill.PYTHON_WORKER, Kill.EXECUTOR)
+
+#: What gives a kind something to be done to.
+_NEEDED = {
+    Kill.FULL: "give a Redis, or a server with disk_mib=",
+    Kill.CLOCK: "give clock=Clock(folder)",
+    Kill.NETWORK: "give the proxies of its connections",
+    Kill.RECEIVER: "let a receiver of its own fill the buffer that the query reads (feed='buffer')",
+    Kill.PRODUCER: "let lines be sent to it (feed='listen' or feed='buffer')",
+    Kill.SPARK_WORKER: "give the worker of a standalone cluster",
+}
 
 
 class NoProgressError(AssertionError):
@@ -70,21 +83,27 @@ class Supervisor:
         folder: str | os.PathLike[str],
         progress: Callable[[], int],
         env: Mapping[str, str] | None = None,
-        servers: Mapping[Kill, Server] | None = None,
+        servers: Mapping[Kill, Server | Sequence[Server]] | None = None,
         links: Sequence[Proxy] = (),
+        clock: Clock | None = None,
         on_event: Callable[[Event], None] = lambda event: None,
         progress_timeout_s: float = 240.0,
         tick: Callable[[], None] = lambda: None,
         aim: Callable[[Strike], None] = lambda strike: None,
     ) -> None:
         """``progress()`` is asked about 20 times a second and may raise while a server is down
-        (that counts as no progress). NETWORK disturbs one of ``links`` for a while. ``tick`` is
-        called as often: for a display. ``aim`` is called when a strike is due and may put it off
-        a little, to an instant that matters."""
+        (that counts as no progress). Of several ``servers`` of a kind a strike hits one. NETWORK
+        disturbs one of ``links`` for a while; CLOCK sets ``clock``, by which the script lives.
+        ``tick`` is called as often: for a display. ``aim`` is called when a strike is due and may
+        put it off a little, to an instant that matters."""
         self.command = list(command)
         self.folder = Path(folder)
-        self.env = dict(env or {})
-        self.servers = dict(servers or {})
+        self.env = {**(env or {}), **(clock.environment if clock is not None else {})}
+        self.clock = clock
+        self.servers = {
+            kind: (given,) if isinstance(given, Server) else tuple(given)
+            for kind, given in (servers or {}).items()
+        }
         self.links = tuple(links)
         self.starts = 0
         self.strikes: list[Strike] = []
@@ -131,10 +150,37 @@ class Supervisor:
             run.kill_all()
 
     def carry_out(self, strikes: Iterable[Strike]) -> None:
-        """Every strike in turn; on return the newest run has been started and may be starting."""
+        """Every strike in turn; on return the newest run has been started and may be starting.
+
+        ConfigError for a kind whose process isn't there.
+        """
         for strike in strikes:
+            self.require(strike.kind)
             self._await_instant(strike)
             self._strike(strike)
+
+    def require(self, *kinds: Kill) -> None:
+        """ConfigError, naming it, where one of the kinds would find nothing to be done to."""
+        for kind in kinds:
+            if not self._has(kind):
+                raise ConfigError(
+                    f"kill {kind}: there is nothing of this kind beside the script",
+                    applied="nothing was done to it",
+                    next_step=_NEEDED.get(kind, "give the server that may be killed"),
+                )
+
+    def _has(self, kind: Kill) -> bool:
+        if kind is Kill.NETWORK:
+            return bool(self.links)
+        if kind is Kill.FULL:
+            return bool(self._fillable)
+        if kind is Kill.CLOCK:
+            return self.clock is not None
+        return not kind.is_server or bool(self.servers.get(kind))
+
+    @property
+    def _fillable(self) -> list[Server]:
+        return [server for each in self.servers.values() for server in each if server.can_fill]
 
     def until(self, condition: Callable[[], T], *, timeout: float, what: str) -> T:
         """Waits for a condition while runs that end are started again; WaitTimeoutError."""
@@ -196,6 +242,10 @@ class Supervisor:
             self._take_over(run, strike)
         elif strike.kind.is_server:
             self._kill_server(strike)
+        elif strike.kind is Kill.FULL:
+            self._fill_up(strike)
+        elif strike.kind is Kill.CLOCK:
+            self._set_clock(strike)
         elif strike.kind is Kill.NETWORK:
             self._disturb(strike)
         else:
@@ -234,12 +284,27 @@ class Supervisor:
         link.set()
 
     def _kill_server(self, strike: Strike) -> None:
-        server = self.servers[strike.kind]
+        server = strike.draw().choice(self.servers[strike.kind])
         server.kill()
         self.strikes.append(strike)
         self._tell("kill", f"{strike}, down for {strike.hold_s:.1f} s", strike)
         self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
         server.restart()
+
+    def _fill_up(self, strike: Strike) -> None:
+        server = strike.draw().choice(self._fillable)
+        server.fill()
+        self.strikes.append(strike)
+        self._tell("kill", f"{strike}: {server.name}, for {strike.hold_s:.1f} s", strike)
+        self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
+        server.free()
+
+    def _set_clock(self, strike: Strike) -> None:
+        assert self.clock is not None
+        ahead = clock_jump(strike)
+        self.clock.set(ahead)
+        self.strikes.append(strike)
+        self._tell("kill", f"{strike}: {ahead / 3600:+.1f} hours off", strike)
 
     def _take_over(self, old: ScriptRun, strike: Strike) -> None:
         old.stop_all()
@@ -275,19 +340,30 @@ class Supervisor:
             self.start()
 
     def _restart_if_ended(self) -> None:
+        self._restart_daemons()
         run = self.run
         if run is None or run.running:
             return
+        self._note_end(run.log_path.name, run.exit_code, self._tail())
+        run.kill_all()
+        self.start()
+
+    def _restart_daemons(self) -> None:
+        for kind in DAEMON_KILLS:
+            for server in self.servers.get(kind, ()):
+                if server.ended:
+                    self._note_end(server.name, server.exit_code, server.log)
+                    server.restart()
+
+    def _note_end(self, name: str, exit_code: int | None, log: str) -> None:
         now = _or_none(self._progress)
         if now is not None and now > self._progress_at_end:
             self._ends_without_progress, self._progress_at_end = 0, now
         self._ends_without_progress += 1
-        self.unexpected.append(f"{run.log_path.name} ended with {run.exit_code}")
-        self._tell("end", f"{run.log_path.name} ended by itself with {run.exit_code}")
+        self.unexpected.append(f"{name} ended with {exit_code}")
+        self._tell("end", f"{name} ended by itself with {exit_code}")
         if self._ends_without_progress > 5:
-            raise NoProgressError(f"six runs ended without progress: {self._tail()}")
-        run.kill_all()
-        self.start()
+            raise NoProgressError(f"six runs ended without progress: {log}")
 
     def _pause(self, seconds: float = 0.05) -> None:
         self._tick()

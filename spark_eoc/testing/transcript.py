@@ -66,17 +66,28 @@ class Transcript:
 
 
 class TranscriptWriter:
-    """Appends to a transcript file; flushed to the operating system at every acknowledgement."""
+    """Appends to a transcript file; flushed to the operating system at every acknowledgement.
 
-    def __init__(self, path: str | os.PathLike[str], producer: str) -> None:
+    With ``outlives`` also before each line is sent, so that it tells the truth of a process that
+    is killed; one that is started again goes on in the same file.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], producer: str, *, outlives: bool = False
+    ) -> None:
         self.path = Path(path)
+        self._outlives = outlives
+        _drop_half_line(self.path)
         self._file = open(self.path, "ab")  # noqa: SIM115  closed by close()
         if not self.path.stat().st_size:
             self._write({"producer": producer})
+            self._file.flush()
 
     def announce(self, number: int, line: bytes) -> None:
         """Before the line is given to anyone."""
         self._write([number, line.decode("latin-1")])
+        if self._outlives:
+            self._file.flush()
 
     def acknowledge(self, number: int) -> None:
         """After it was told that all lines up to ``number`` are durable."""
@@ -93,6 +104,14 @@ class TranscriptWriter:
 
     def _write(self, entry: object) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")
+
+
+def _drop_half_line(path: Path) -> None:
+    """What a kill left of the last entry; nothing was done yet of what it says."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
 
 
 class TranscribedProducer:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_eoc.buffer import BufferOptions, LineBlock, LogWriter
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT
-from spark_eoc.testing.kills import USUAL_KILLS, Instants, Kill, KillSchedule
+from spark_eoc.testing.clock import Clock
+from spark_eoc.testing.kills import DAEMON_KILLS, USUAL_KILLS, Instants, Kill, KillSchedule
 from spark_eoc.testing.rig import MYSQL, REDIS, Rig
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.standalone import SparkMaster
@@ -35,6 +38,52 @@ def test_each_kind_of_kill_leaves_both_sinks_exactly_once(
     for sink, verdict in verdicts.items():
         verdict.require_clean(f"{sink}, --eoc-seed={eoc_seed}")
     assert Counter(strike.kind for strike in supervisor.strikes) == Counter(KINDS)
+
+
+@pytest.mark.timeout(900)
+def test_kills_of_receiver_and_producer_while_the_clock_jumps(
+    tmp_path: Path, own_server: Callable[..., Any], eoc_clock: Clock, eoc_seed: int
+):
+    """`spark-eoc receive` and a producer as processes of their own, each killed, and the query that
+    follows the buffer too, all of them and both servers by a clock that is put off by hours, either
+    way: from the first announcement to the sinks nothing lost, nothing twice."""
+    mariadb, redis = (own_server(name, env=eoc_clock.environment) for name in ("mariadb", "redis"))
+    kinds = [*DAEMON_KILLS, Kill.PYTHON_WORKER, Kill.CLOCK, Kill.CLOCK, Kill.CLOCK]
+    schedule = KillSchedule(
+        eoc_seed, count=len(kinds), kinds=kinds, instants=Instants(spread_s=0.5)
+    )
+    rig = Rig(tmp_path / "rig", mariadb=mariadb, redis=redis, daemons=True, clock=eoc_clock)
+    with rig, rig.supervise() as supervisor:
+        supervisor.carry_out(schedule)
+        verdicts = rig.settle(supervisor)
+    for sink, verdict in verdicts.items():
+        verdict.require_clean(f"{sink}, --eoc-seed={eoc_seed}")
+    assert Counter(strike.kind for strike in supervisor.strikes) == Counter(kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_random_kills_with_receiver_and_producer_beside_the_query(
+    tmp_path: Path, own_server: Callable[..., Any], eoc_clock: Clock, eoc_seed: int
+):
+    """All kinds at random, both sinks: takeovers, networks, full servers and clocks too."""
+    env = eoc_clock.environment
+    kinds = (*USUAL_KILLS, *DAEMON_KILLS, Kill.NETWORK, Kill.FULL, Kill.CLOCK)
+    rig = Rig(
+        tmp_path / "rig",
+        mariadb=own_server("mariadb", disk_mib=250, env=env),
+        redis=own_server("redis", env=env),
+        daemons=True,
+        network=True,
+        clock=eoc_clock,
+    )
+    with rig, rig.supervise() as supervisor:
+        supervisor.carry_out(KillSchedule(eoc_seed, count=2 * len(kinds), kinds=kinds))
+        verdicts = rig.settle(supervisor)
+    for sink, verdict in verdicts.items():
+        print(f"{sink}: {verdict}")
+        verdict.require_clean(f"{sink}, --eoc-seed={eoc_seed}")
+    print(f"--eoc-seed={eoc_seed}", Counter(strike.kind.value for strike in supervisor.strikes))
 
 
 @pytest.mark.timeout(900)

@@ -16,7 +16,9 @@ import pytest
 
 from spark_eoc.buffer import ConsumerPosition, LogReader
 from spark_eoc.producer import LineProducer
+from spark_eoc.testing.disks import SmallDisk
 from spark_eoc.testing.ports import free_port
+from spark_eoc.testing.programs import UnavailableServerError
 from spark_eoc.testing.wait import WaitTimeoutError, until
 from tests.receiver.conftest import stored
 
@@ -45,13 +47,12 @@ def daemon(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of 2 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    try:
+        disk = SmallDisk(tmp_path / "small", 2)
+    except UnavailableServerError as error:
+        pytest.skip(str(error))
+    with disk:
+        yield disk.folder
 
 
 def line(number: int) -> bytes:

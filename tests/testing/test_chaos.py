@@ -156,3 +156,38 @@ def test_a_place_fills_arguments_and_the_environment(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, value)
     assert Place.here() == place
     assert (place.port, place.mysql["port"], place.mysql["database"]) == (5, 33, "eoc")
+
+
+def following(spark, place):
+    import spark_eoc  # noqa: PLC0415  this function runs in a process of its own
+
+    spark_eoc.register(spark)
+    lines = spark.readStream.format("replayable_socket").option("bufferPath", place.buffer).load()
+    writer = spark_eoc.MySQLWriter(place.mysql_url, "clicks")
+    stream = lines.select("value").writeStream.foreachBatch(writer)
+    stream.option("checkpointLocation", place.checkpoint).start()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_receiver_and_producer_are_killed_with_a_query_that_follows_a_buffer(
+    eoc_chaos: ChaosRunner, mariadb: Database
+) -> None:
+    """They are processes of their own, and in the schedule by themselves."""
+    mariadb.query("CREATE TABLE clicks (value VARCHAR(100))")
+    rows = lambda: mariadb.query("SELECT value FROM clicks")  # noqa: E731
+    report = eoc_chaos(following, rows, mariadb=mariadb, feed="buffer", kills=6)
+    report.require_exactly_once()
+    assert {"receiver", "producer"} <= set(report.kills)
+
+
+@pytest.mark.parametrize(
+    ("feed", "kind"),
+    [("folder", Kill.PRODUCER), ("listen", Kill.RECEIVER), ("listen", Kill.REDIS)],
+)
+def test_a_kind_that_this_query_has_no_process_for_is_refused_by_name(
+    eoc_chaos: ChaosRunner, feed: str, kind: Kill
+) -> None:
+    """Before the query is started."""
+    with pytest.raises(ConfigError, match=f"kill {kind}: there is nothing of this kind"):
+        eoc_chaos(with_writer, list, feed=feed, kinds=[kind])
