@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT, FAILPOINTS
-from spark_eoc.testing import matrix
+from spark_eoc.testing import matrix, tiers
 from spark_eoc.testing.checker import Verdict
 from spark_eoc.testing.reaper import reaper
 from spark_eoc.testing.rig import MYSQL, REDIS, Rig
 from spark_eoc.testing.servers import MariaDB, Redis
 from spark_eoc.testing.supervisor import Event, Supervisor
+from spark_eoc.testing.tiers import Tier
 from spark_eoc.testing.wait import WaitTimeoutError
 
 #: Small segments and no retention, so that rolling and trimming happen within seconds; small
@@ -137,7 +138,8 @@ class Campaign:
         ):
             supervisor.until(lambda: rig.progress() > 0, timeout=240, what="the first batch")
             for name in names or names_for(self.sink, self._atomicity):
-                results.append(self._one(supervisor, name))
+                with tiers.case(Tier.FAILPOINTS):
+                    results.append(self._one(supervisor, name))
                 self._tell(str(results[-1]))
         return results
 
@@ -225,6 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print(f"{len(deaths)} deaths in every mode, {wrong} not exactly once")  # noqa: T201
         print(f"{len(results)} kills on Spark, {failed} not exactly once")  # noqa: T201
+        print("\n".join(tiers.lines()))  # noqa: T201
     return 1 if failed + wrong else 0
 
 

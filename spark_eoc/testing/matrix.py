@@ -19,6 +19,7 @@ from typing import Any
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT, FAILPOINTS, FailpointError
+from spark_eoc.testing import tiers
 from spark_eoc.testing.local import LocalFrame, local_run
 from spark_eoc.testing.modes import (
     ATOMICITIES,
@@ -34,6 +35,7 @@ from spark_eoc.testing.modes import (
     redis_modes,
 )
 from spark_eoc.testing.servers import MariaDB, Redis
+from spark_eoc.testing.tiers import Tier
 
 MODES: Mapping[str, Callable[[], list[Mode]]] = {"mysql": mysql_modes, "redis": redis_modes}
 _PARTS = 3
@@ -149,7 +151,9 @@ def deaths(mode: Mode, atomicity: str, make: Callable[[Mode], Target]) -> Iterat
     if offered(target, atomicity):
         line = Line(mode, atomicity, target, make(mode))
         for name in line.reached():
-            yield line.death(name)
+            with tiers.case(Tier.FAILPOINTS):
+                death = line.death(name)
+            yield death
 
 
 @contextmanager

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.testing import surgery
+from spark_eoc.testing import surgery, tiers
 from spark_eoc.testing.chaos import Expect, verdict
 from spark_eoc.testing.checker import TWICE, Verdict
 from spark_eoc.testing.inputs import made_up
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.rows import FunctionRows, Rows
 from spark_eoc.testing.surgery import OPERATIONS, Operation
+from spark_eoc.testing.tiers import Tier
 from spark_eoc.testing.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class SurgeryRunner:
         )
         reader = FunctionRows(rows) if callable(rows) else rows
         patient = _Patient(self._spark, query, place, seed=self._seed, rows=reader, expect=expect)
-        return patient.undergo(OPERATIONS[operation])
+        with tiers.case(Tier.SURGERY):
+            return patient.undergo(OPERATIONS[operation])
 
 
 class _Patient:

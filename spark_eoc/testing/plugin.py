@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from spark_eoc.testing import tiers
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -114,6 +116,25 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     if seed is not None and report.failed:
         report.sections.append(("spark_eoc seed", f"--eoc-seed={seed}"))
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist tells the one that prints what tiers it used."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["spark_eoc_tiers"] = tiers.told()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The other end of that; a process that died has told nothing."""
+    tiers.heard(getattr(node, "workeroutput", {}).get("spark_eoc_tiers", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Ends with a line for each tier of kills that was used."""
+    for line in tiers.lines():
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

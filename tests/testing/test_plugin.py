@@ -29,6 +29,40 @@ def test_the_seed_of_a_failed_test_is_printed_and_can_be_given(
     passed.assert_outcomes(passed=1)
 
 
+TIERS = """
+import pytest
+from spark_eoc.testing.kills import Kill, KillSchedule
+from spark_eoc.testing.supervisor import Supervisor
+from spark_eoc.testing.tiers import Tier, case
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_surgery(again):
+    with case(Tier.SURGERY):
+        assert not again
+
+def test_kills(tmp_path):
+    ticks = iter(range(10**6))
+    with Supervisor(["sleep", "9"], folder=tmp_path, progress=ticks.__next__) as supervisor:
+        supervisor.carry_out(KillSchedule(1, count=3, kinds=[Kill.DRIVER_PYTHON]))
+"""
+
+
+def test_each_tier_that_was_used_ends_the_run_with_a_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+):
+    """How many cases and how long, failed ones too; of several processes together."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    pytester.makepyfile(TIERS)
+    arguments = ["-p", "no:cacheprovider", "-p", "spark_eoc.testing.plugin", "-n2"]
+    done = pytester.runpytest_subprocess(*arguments)
+    done.assert_outcomes(passed=2, failed=1)
+    told = [line for line in done.outlines if line.startswith("tier ")]
+    assert [line.rpartition(", ")[0] for line in told] == [
+        "tier 1, checkpoint surgery: 2 cases",
+        "tier 3, random kills: 3 kills",
+    ]
+
+
 def test_the_warm_session_runs_python_workers_of_this_interpreter(spark):
     """Workers are this interpreter, so that they find pyarrow."""
 
