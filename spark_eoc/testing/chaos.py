@@ -188,6 +188,11 @@ class _Course:
         self._while_moving(lambda found: bool(due - found))
         if chaos.checkpoints:
             self._while_moving(lambda _: not self.history.idle)
+            if self.history.under_way:
+                raise WaitTimeoutError(
+                    f"a batch was planned, and has no commit after {chaos.settle_s:g} s without a "
+                    f"new row: the query doesn't get through it"
+                )
         supervisor.pass_time(_QUIET_S)
 
     def _while_moving(self, unsettled: Callable[[Counter[bytes]], bool]) -> None:

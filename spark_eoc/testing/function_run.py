@@ -19,6 +19,8 @@ from pyspark import cloudpickle
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.session import build_session
 
+#: How long Spark may take to tell of a query that has ended.
+_ENDED_S = 10
 #: Exit code of a script whose query ended with an error.
 QUERY_FAILED = 3
 
@@ -36,11 +38,14 @@ def command_of(
 
 
 def main(file: str) -> int:
-    """Runs the function's queries until one of them ends."""
+    """Runs the function's queries until one of them ends; one may have, before this looks."""
     function, settings = pickle.loads(Path(file).read_bytes())  # noqa: S301  our own file
     spark = build_session(settings)
     function(spark, Place.here())
     try:
+        if not spark.streams.active and not spark.streams.awaitAnyTermination(_ENDED_S):
+            sys.stderr.write("the function started no streaming query\n")
+            return QUERY_FAILED
         spark.streams.awaitAnyTermination()
     except Exception as error:  # noqa: BLE001  it ends the script, as in a user's own
         sys.stderr.write(f"{error}\n")

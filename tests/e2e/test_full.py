@@ -95,7 +95,7 @@ class FullRedis(Full):
         )
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+@pytest.mark.parametrize("atomicity", ["partition", pytest.param("batch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "kind"), [("mariadb", FullMariaDB), ("redis", FullRedis)])
 def test_a_query_goes_on_exactly_once_when_its_server_has_room_again(
     spark: SparkSession,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.testing.chaos import verdict
+from spark_eoc.testing.chaos import Chaos, verdict
 from spark_eoc.testing.chaos_fixture import ChaosRunner
 from spark_eoc.testing.history import BatchLife, History
 from spark_eoc.testing.inputs import FolderInput, made_up
@@ -19,7 +19,7 @@ from spark_eoc.testing.kills import Kill, KillSchedule
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.report import ChaosReport
-from spark_eoc.testing.rows import KeyRows, QueryRows
+from spark_eoc.testing.rows import FunctionRows, KeyRows, QueryRows
 from spark_eoc.testing.servers import Redis
 from spark_eoc.testing.supervisor import Event
 from spark_eoc.testing.transcript import Transcript
@@ -70,6 +70,30 @@ def test_a_batch_that_has_no_commit_when_a_run_begins_is_run_again(tmp_path: Pat
     assert lives[2].other_offsets == ('{"offset":7}',)
     assert history.idle
     assert [run.end for run in history.runs] == ["jvm", "the end"]
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_query_that_never_commits_its_last_batch_has_not_gone_on(
+    tmp_path: Path, commits: int
+) -> None:
+    """Though all rows are there, it is stuck: it may end with an error at each start."""
+    checkpoint = tmp_path / "checkpoint"
+    for name, count in (("offsets", 1), ("commits", commits)):
+        (checkpoint / name).mkdir(parents=True)
+        for number in range(count):
+            (checkpoint / name / str(number)).write_text("v1\n{}\n0")
+    lines = made_up(5, seed=1)
+    report = Chaos(
+        command=["sleep", "100"],
+        folder=tmp_path,
+        input=FolderInput(lines, tmp_path / "input"),
+        rows=FunctionRows(lambda: lines),
+        kills=0,
+        checkpoints={"query": checkpoint},
+        settle_s=0.5,
+    ).run()
+    assert report.exactly_once is bool(commits)
+    assert commits or "has no commit after 0.5 s" in (report.stuck or "")
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
