@@ -37,6 +37,8 @@ from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import Window
 from spark_eoc.sinks.rows import Rows
 
+_Letter = tuple[bytes, ...]
+
 
 class AsideWriter(UnitWriter):
     """Applies one unit; ``rows`` are in the order of ``bad_last`` in
@@ -75,13 +77,31 @@ class AsideWriter(UnitWriter):
         window = self._next_window()
         end = window.cutter.end(self._start)
         named = {**beyond(window), **self._named}
-        rows = [
-            RefusedRow(row, why.reason, why.column)
-            for operation, why in sorted(named.items())
-            if self._start <= operation < end
-            for row in range(window.row(operation), window.row(operation + 1))
-        ]
-        return self._send(script, window, end, named, rows, window.row(end))
+        letters, end = self._letters_within(window, end, named)
+        return self._send(script, window, end, named, letters, window.row(end))
+
+    def _letters_within(
+        self, window: Window, end: int, named: Mapping[int, RefusedRow]
+    ) -> tuple[list[_Letter], int]:
+        """The letters of the named operations before ``end``, or before a key's end that comes
+        earlier, where they are too large for one script; those of one operation stay together."""
+        found: list[tuple[int, list[_Letter]]] = []
+        size = 0
+        for operation in sorted(o for o in named if self._start <= o < end):
+            letters = self._letters_of(window, operation, named[operation])
+            size += _size(letters)
+            cut = window.cutter.key_end(self._start, operation)
+            if size > CHUNK_BYTES and cut > self._start:
+                end = cut
+                break
+            found.append((operation, letters))
+        return [letter for at, letters in found if at < end for letter in letters], end
+
+    def _letters_of(self, window: Window, operation: int, why: RefusedRow) -> list[_Letter]:
+        """Those of an operation's rows, as many as can be needed."""
+        first, stop = window.row(operation), window.row(operation + 1)
+        rows = range(first, min(stop, first + self._limit + 1))
+        return [self._letter(RefusedRow(row, why.reason, why.column)) for row in rows]
 
     def _next_window(self) -> Window:
         if self._window is None or self._start == len(self._window):
@@ -92,14 +112,14 @@ class AsideWriter(UnitWriter):
 
     def _send_letters(self, script: Script) -> Outcome | None:
         """The rows at the unit's end, as many as go into one script."""
-        rows: list[RefusedRow] = []
+        letters: list[_Letter] = []
         size, start = 0, self._done.rows
         for row in range(start, len(self._rows)):
-            rows.append(self._known[row])
-            size += self._rows.table.slice(row, 1).nbytes
+            letters.append(self._letter(self._known[row]))
+            size += _size(letters[-1:])
             if size > CHUNK_BYTES:
                 break
-        return self._send(script, None, 0, {}, rows, start + len(rows))
+        return self._send(script, None, 0, {}, letters, start + len(letters))
 
     def _send(  # noqa: PLR0917
         self,
@@ -107,7 +127,7 @@ class AsideWriter(UnitWriter):
         window: Window | None,
         end: int,
         named: Mapping[int, RefusedRow],
-        letters: Sequence[RefusedRow],
+        letters: Sequence[_Letter],
         stop: int,
     ) -> Outcome | None:
         """Sends operations ``[_start, end)`` but the named ones, with letters; then rows up to
@@ -145,14 +165,14 @@ class AsideWriter(UnitWriter):
             self._named[sent[int(number) - 1]] = RefusedRow(0, text(reason))
 
     def _all_arguments(
-        self, part: Window | None, entry: str, letters: Sequence[RefusedRow]
+        self, part: Window | None, entry: str, letters: Sequence[_Letter]
     ) -> tuple[int, list[bytes | memoryview]]:
         unit, count = self._unit, 0 if part is None else len(part)
         names = [] if part is None else part.operations.names
         half = unit_text(unit.batch_id, self._done, HALF, self._aside)
         head = [unit.token, unit.batch_id, unit.partition, self._expected, half, entry]
         head += [count, len(names), self._ttl_argument()]
-        tail = [field for letter in letters for field in self._letter(letter)]
+        tail = [field for letter in letters for field in letter]
         tail += [_bytes(unit.writer_id), b"%d" % (self._limit + 1), b"%d" % len(letters)]
         parts = [
             bulk(b"%d" % (count + 3), _bytes(self._keys.control), _bytes(self._keys.units)),
@@ -168,7 +188,7 @@ class AsideWriter(UnitWriter):
         ttl = self._command.ttl
         return "" if ttl is None else str(ttl) if isinstance(ttl, int) else "column"
 
-    def _letter(self, refused: RefusedRow) -> tuple[bytes, ...]:
+    def _letter(self, refused: RefusedRow) -> _Letter:
         table = self._rows.table
         offset = source_offset(table, refused.row)
         fields = ("" if offset is None else str(offset), refused.column or "", refused.reason)
@@ -226,6 +246,10 @@ def without(window: Window, start: int, end: int, named: Mapping[int, RefusedRow
     columns = [kept(column) for column in ops.columns]
     ttl = None if ops.ttl is None else kept(ops.ttl)
     return Window(window.base, Operations(kept(ops.keys), columns, ops.names, ttl), window.cutter)
+
+
+def _size(letters: Sequence[_Letter]) -> int:
+    return sum(len(field) for letter in letters for field in letter)
 
 
 def _bytes(value: str) -> bytes:

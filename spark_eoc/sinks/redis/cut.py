@@ -40,9 +40,10 @@ class Cutter:
         before = self.size_sums[start - 1] if start else 0
         end = bisect_right(self.size_sums, before + self.chunk_bytes, lo=start)
         end = min(total, max(start + 1, min(end, start + self.chunk_rows)))
-        return end if end == total else self._key_end_before(start, end)
+        return end if end == total else self.key_end(start, end)
 
-    def _key_end_before(self, start: int, end: int) -> int:
+    def key_end(self, start: int, end: int) -> int:
+        """The last key's end in ``(start, end]``; ``end`` if there is none."""
         at = bisect_right(self.key_ends, end)
         key_end = self.key_ends[at - 1] if at else 0
         return key_end if key_end > start else end

@@ -46,9 +46,8 @@ class LedgerApartSink(RedisSink):
 
 class _LettersApartWriter(AsideWriter):
     def _all_arguments(self, part: Any, entry: str, letters: Any) -> Any:
-        for refused in letters:
-            row = self._letter(refused)[3]
-            self._client.xadd(self._target.dead_letters, {"row": row, "reason": refused.reason})
+        for _, _, reason, row in letters:
+            self._client.xadd(self._target.dead_letters, {"row": row, "reason": reason})
         if letters:
             hit("redis.after_chunk")
         return super()._all_arguments(part, entry, ())

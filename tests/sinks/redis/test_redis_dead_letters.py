@@ -16,7 +16,9 @@ from spark_eoc.errors import ConfigError, DeadLetterLimitError
 from spark_eoc.failpoints import ENVIRONMENT, FailpointError
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Refused
 from spark_eoc.sinks.ledger import decide_close
+from spark_eoc.sinks.redis import aside as aside_module
 from spark_eoc.sinks.redis.bad_rows import check_stream
+from spark_eoc.sinks.redis.server import Script
 from tests.sinks.redis.broken import LettersApartSink
 from tests.sinks.redis.driving import Run, error_of, redis_sink, rows_of, stored
 
@@ -346,3 +348,38 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         RedisWriter("redis://h", "{k}", "hset", dead_letter_key="x")
     with pytest.raises(ConfigError, match="more than one script can hold"):
         RedisWriter("redis://h", "{k}", "hset", on_bad_row="dead_letter", dead_letter_limit=20_000)
+
+
+@pytest.mark.parametrize("kind", ["null", "other_type", "one_key"])
+def test_letters_that_are_large_together_go_into_scripts_of_their_own(
+    aside: NewRun, client: Any, prefix: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long rows, all bad but two: no script is larger than a chunk, unless one operation's letters
+    are; each letter and each good row is there once."""
+    monkeypatch.setattr(aside_module, "CHUNK_BYTES", 100_000)
+    sizes: list[int] = []
+    run_script = Script.run
+
+    def measured(self: Script, count: int, parts: Any) -> Any:
+        sizes.append(sum(map(len, parts)))
+        return run_script(self, count, parts)
+
+    monkeypatch.setattr(Script, "run", measured)
+    bad, text = 40, "x" * 20_000
+    for number in range(bad):
+        client.set(f"{prefix}:{number}", "text")
+    keys = {"null": [None] * bad, "other_type": list(range(bad)), "one_key": [1] * bad}[kind]
+    data = pa.table(
+        {
+            "k": pa.array([*keys, 100, 101], pa.int64()),
+            "n": list(range(bad + 2)),
+            "t": [text] * (bad + 2),
+        }
+    )
+    run = aside("hincrby", fields=["n"])
+    run.open(0)
+    assert run.apply(rows_of(data)) == Applied(bad)
+    run.close()
+    assert sorted(letter["row"]["n"] for letter in letters(client, prefix)) == list(range(bad))
+    assert [client.hget(f"{prefix}:{key}", "n") for key in (100, 101)] == [b"40", b"41"]
+    assert max(sizes) < 130_000 or kind == "one_key"
