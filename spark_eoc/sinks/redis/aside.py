@@ -47,6 +47,7 @@ class AsideWriter(UnitWriter):
     def __init__(self, target: Target, keys: LedgerKeys, unit: Unit, rows: Rows) -> None:
         super().__init__(target, keys, unit, rows)
         self._limit = target.dead_letter_limit or 0
+        self._stream = target.dead_letters
         self._known: dict[int, RefusedRow] = {}
         self._named: dict[int, RefusedRow] = {}
         self._aside = 0
@@ -59,6 +60,11 @@ class AsideWriter(UnitWriter):
             return self._too_many(len(self._known), 0)
         self._good = len(self._rows) - len(self._known)
         return self.write()
+
+    @property
+    def letters(self) -> int:
+        """Rows that were put aside by now."""
+        return self._aside
 
     def _source(self) -> str:
         return aside_script(self._command.name, self._command.on_null)
@@ -76,7 +82,7 @@ class AsideWriter(UnitWriter):
             return self._send_letters(script)
         window = self._next_window()
         end = window.cutter.end(self._start)
-        named = {**beyond(window), **self._named}
+        named = {**beyond(window.operations), **self._named}
         letters, end = self._letters_within(window, end, named)
         return self._send(script, window, end, named, letters, window.row(end))
 
@@ -177,7 +183,7 @@ class AsideWriter(UnitWriter):
         parts = [
             bulk(b"%d" % (count + 3), _bytes(self._keys.control), _bytes(self._keys.units)),
             *([] if part is None else [part.keys(0, count)]),
-            bulk(_bytes(self._target.dead_letters), *(_bytes(str(value)) for value in head)),
+            bulk(_bytes(self._stream), *(_bytes(str(value)) for value in head)),
             *([] if part is None else part.values(0, count)),
             bulk(*tail),
         ]
@@ -213,23 +219,25 @@ class AsideWriter(UnitWriter):
         )
 
     def _too_many(self, found: int, before: int) -> Refused:
-        applied = f"{self._done.rows} rows of this partition, {self._aside} of them dead letters"
-        return over_limit(self._unit, found, before, self._limit, applied)
+        return over_limit(self._unit, found, before, self._limit, self._so_far())
+
+    def _so_far(self) -> str:
+        return f"{self._done.rows} rows of this partition, {self._aside} of them dead letters"
 
     def _unfit(self, problem: str) -> Refused:
         return Refused(
             "SinkError",
-            f"the stream {self._target.dead_letters!r} can't take dead letters: {problem}",
+            f"the stream {self._stream!r} can't take dead letters: {problem}",
             f"{self._done.rows} rows of this partition",
             "remove what is at that key, or let this user write to it, then restart the query",
         )
 
 
-def beyond(window: Window) -> dict[int, RefusedRow]:
+def beyond(ops: Operations) -> dict[int, RefusedRow]:
     """Operations that can't be done, because of what their rows add up to."""
     return {
         operation: RefusedRow(0, problem.reason, problem.column)
-        for problem in window.operations.bad
+        for problem in ops.bad
         for operation in pc.indices_nonzero(pc.fill_null(problem.mask, False)).to_pylist()
     }
 

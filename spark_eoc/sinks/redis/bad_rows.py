@@ -13,6 +13,7 @@ import redis
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.dead_letters import RefusedRow
+from spark_eoc.sinks.redis.cluster.address import ClusterAddress
 from spark_eoc.sinks.redis.lua_aside import ASIDE_COMMANDS
 from spark_eoc.sinks.redis.lua_probe import PROBE_SCRIPT
 from spark_eoc.sinks.redis.operations import problems
@@ -35,9 +36,10 @@ def check_limit(limit: int) -> None:
         )
 
 
-def check_stream(client: redis.Redis, target: Target) -> None:
-    """Raises ConfigError if dead letters could not be written."""
-    kind: Any = client.type(target.dead_letters)
+def check_stream(client: redis.Redis, target: Target, node_tag: str | None = None) -> None:
+    """Raises ConfigError if dead letters could not be written; ``node_tag`` as for
+    :func:`~spark_eoc.sinks.redis.checks.check_server`, of a cluster's node."""
+    kind: Any = client.type(target.dead_letters) if node_tag is None else b"none"
     if text(kind) not in ("none", "stream"):
         raise ConfigError(
             f"dead_letter_key={target.dead_letters!r} holds a {text(kind)}, and dead letters need "
@@ -46,6 +48,7 @@ def check_stream(client: redis.Redis, target: Target) -> None:
             next_step="choose another key",
         )
     name = f"{target.ledger}:probe:{secrets.token_hex(8)}"
+    name = name if node_tag is None else f"{name}:{{{node_tag}}}"
     answer, *facts = run_script(client, PROBE_SCRIPT, [f"{name}:1", f"{name}:2"], ASIDE_COMMANDS)
     if answer != "OK":
         raise ConfigError(
@@ -72,7 +75,10 @@ def bad_rows(target: Target, rows: Rows, most: int | None = None) -> dict[int, R
 def _problems(target: Target, rows: Rows) -> Iterator[Problem]:
     key = target.command.key
     yield from problems(target.command, target.ledger, rows)
-    mask = pc.equal(key.render(rows.table), target.dead_letters.encode())
+    keys = key.render(rows.table)
+    mask = pc.equal(keys, target.dead_letters.encode())
+    if isinstance(target.address, ClusterAddress):
+        mask = pc.or_(mask, pc.starts_with(keys, f"{target.dead_letters}:{{".encode()))
     yield from Problem.found(mask, key.columns[0], "its key is that of the dead letters")
 
 

@@ -44,7 +44,7 @@ class AsideStager(UnitStager):
         done = 0
         while done < len(good):
             window, start = Window.at(self._target, good, done, keep_bad=True), 0
-            bad = beyond(window)
+            bad = beyond(window.operations)
             while start < len(window):
                 end = window.cutter.end(start)
                 named = {o: why for o, why in bad.items() if start <= o < end}

@@ -47,7 +47,8 @@ class RedisWriter(Writer):
       rows beside it. More than ``dead_letter_limit`` of one batch (1,000; at most 10,000) are a
       DeadLetterLimitError, which leaves nothing of its chunk. In batch atomicity the script that
       publishes writes the entries, and the limit leaves nothing of the batch; until then Redis also
-      holds the batch's rows as the frame gave them, compressed. Not on Cluster.
+      holds the batch's rows as the frame gave them, compressed. On Cluster each slot has a stream
+      of its own, ``<dead_letter_key>:{…}``, and rows without a key have one slot for them all.
     * the others are those of every writer: see :class:`~spark_eoc.sinks.writer.WriterOptions`.
 
     Rows of one key are applied in the order in which they arrive in their partition for set,

@@ -75,7 +75,7 @@ class SlotWriter(UnitWriter):
         return super()._answered(answer, facts)
 
 
-class _WholeUnit(UnitWriter):
+class WholeUnit(UnitWriter):
     """Names a partition's rows, before it is known which slots have what."""
 
     def _applied(self) -> str:
@@ -97,12 +97,14 @@ class ClusterUnitWriter:
 
     def apply(self) -> Outcome:
         """The outcome as data; what went wrong for good is a Refused, too."""
-        whole = _WholeUnit(self.target, self.keys.control, self.unit, self.rows)
+        whole = WholeUnit(self.target, self.keys.control, self.unit, self.rows)
         try:
             refuse_bad_rows(self.target, self.rows)
         except RowRefusedError as error:
             return whole.bad_row(error.row, error.column, error.reason)
-        parts = parts_of(self.target.command, self.rows)
+        return self._apply_parts(whole, parts_of(self.target.command, self.rows))
+
+    def _apply_parts(self, whole: UnitWriter, parts: Sequence[Part]) -> Outcome:
         with Nodes.of(self.target) as nodes:
             floors = self._register(nodes, whole, [part.slot for part in parts])
             if isinstance(floors, Refused):
@@ -139,16 +141,22 @@ class ClusterUnitWriter:
 
     def _write(self, nodes: Nodes, parts: Sequence[Part], floors: dict[int, str]) -> Outcome:
         wrote = False
-        for group in groups(self.target, self.rows, parts):
-            for part, reply in self._group(nodes, group, floors):
-                outcome = self._outcome(part, reply)
-                if outcome is None:
-                    outcome = self._alone(nodes, part, reply, floors[part.slot])
-                if isinstance(outcome, Refused):
-                    return outcome
-                wrote = wrote or isinstance(outcome, Applied)
+        for part, reply in self._sent(nodes, parts, floors):
+            outcome = self._outcome(part, reply)
+            if outcome is None:
+                outcome = self._alone(nodes, part, reply, floors[part.slot])
+            if isinstance(outcome, Refused):
+                return outcome
+            wrote = wrote or isinstance(outcome, Applied)
         hit("redis.after_unit")
         return Applied() if wrote else AlreadyApplied()
+
+    def _sent(
+        self, nodes: Nodes, parts: Sequence[Part], floors: dict[int, str]
+    ) -> Iterator[tuple[Part, Reply | None]]:
+        """Each part with the answer to its first chunk, None where nothing was sent."""
+        for group in groups(self.target, self.rows, parts):
+            yield from self._group(nodes, group, floors)
 
     def _group(
         self, nodes: Nodes, group: Group, floors: dict[int, str]

@@ -291,10 +291,11 @@ def _summed(
     registered: Fingerprint | None,
 ) -> UnitEntry:
     whole = Fingerprint.sum([entry.fingerprint for _, entry in entries])
+    letters = sum(entry.dead_letters for _, entry in entries)
     if registered == whole and all(entry.complete for _, entry in entries):
-        return UnitEntry(partition, batch_id, whole)
+        return UnitEntry(partition, batch_id, whole, dead_letters=letters)
     parts = tuple((slot, entry.rows_done) for slot, entry in entries)
-    return UnitEntry(partition, batch_id, whole, complete=False, parts=parts)
+    return UnitEntry(partition, batch_id, whole, complete=False, parts=parts, dead_letters=letters)
 
 
 def _pairs(words: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -25,6 +25,7 @@ where batch numbers began again with another query, and are deleted.
 
 from __future__ import annotations
 
+from spark_eoc.sinks.redis.lua_aside import aside_script
 from spark_eoc.sinks.redis.lua_chunk import chunk_script
 
 _BEHIND = """
@@ -97,10 +98,18 @@ READ_SCRIPT = _UNITS + "return units(KEYS[1], ARGV[2])"
 CHECK_SCRIPT = _BEHIND + "return behind(KEYS[1], ARGV[4]) or {'OK'}"
 
 
-def slot_chunk_script(command: str, on_null: str = "remove") -> str:
-    """The script that claims a slot's entry and applies one chunk there."""
-    claim = """
+_CLAIM_FIRST = """
 local refused = claim(KEYS[1], ARGV[1], ARGV[2], ARGV[#ARGV - 1], ARGV[#ARGV])
 if refused then return refused end
 """
-    return _CLAIM + claim + chunk_script(command, on_null)
+
+
+def slot_chunk_script(command: str, on_null: str = "remove") -> str:
+    """The script that claims a slot's entry and applies one chunk there."""
+    return _CLAIM + _CLAIM_FIRST + chunk_script(command, on_null)
+
+
+def slot_aside_script(command: str, on_null: str = "remove") -> str:
+    """The same of a writer that puts refused rows aside, into a stream of the slot's."""
+    taken = "table.remove(ARGV)\ntable.remove(ARGV)\n"
+    return _CLAIM + _CLAIM_FIRST + taken + aside_script(command, on_null)

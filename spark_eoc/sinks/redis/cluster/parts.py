@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eoc.sinks.entries import Fingerprint
-from spark_eoc.sinks.redis.cluster.slots import slots_of
+from spark_eoc.sinks.redis.aside import beyond
+from spark_eoc.sinks.redis.bad_rows import bad_last, bad_rows
+from spark_eoc.sinks.redis.cluster.slots import SLOTS, slot_of, slots_of, tag_of
 from spark_eoc.sinks.redis.commands import Command
 from spark_eoc.sinks.redis.cut import Cutter
-from spark_eoc.sinks.redis.operations import Operations, operations
+from spark_eoc.sinks.redis.operations import Operations, arrange, operations
 from spark_eoc.sinks.redis.refusal import RowRefusedError
 from spark_eoc.sinks.redis.resp import Framed, bulk
 from spark_eoc.sinks.redis.target import Target
@@ -50,6 +52,41 @@ def parts_of(command: Command, rows: Rows) -> list[Part]:
                 part = Part(part.slot, last.start, part.stop, together)  # noqa: PLW2901
             parts.append(part)
     return parts
+
+
+def parts_with_bad(target: Target, rows: Rows) -> list[Part]:
+    """The same where bad rows are put aside: those that can't be written, whatever Redis holds,
+    are the last, and belong to the slot of :func:`bad_slot`."""
+    good = len(rows) - len(bad_rows(target, rows))
+    parts = parts_of(target.command, rows.slice(0, good)) if good else []
+    if good == len(rows):
+        return parts
+    slot, bad = bad_slot(target), rows.slice(good, len(rows)).fingerprint()
+    if parts and parts[-1].slot == slot:
+        last = parts.pop()
+        return [*parts, Part(slot, last.start, len(rows), last.fingerprint + bad)]
+    return [*parts, Part(slot, good, len(rows), bad)]
+
+
+def bad_slot(target: Target) -> int:
+    """Where rows lie that have no key, or none that may be written."""
+    return slot_of(target.dead_letters.encode())
+
+
+def arranged_with_bad(target: Target, rows: Rows) -> Rows:
+    """The rows in the order of :func:`parts_with_bad`."""
+    last = pa.scalar(bad_slot(target), pa.int16())
+
+    def order(keys: pa.Array) -> pa.Array:
+        slots = slots_of(keys)
+        return pc.if_else(pc.equal(slots, last), pa.scalar(SLOTS, pa.int16()), slots)
+
+    return bad_last(target, arrange(target.command, rows, first=order))
+
+
+def letters_key(target: Target, slot: int) -> str:
+    """The stream of a slot's dead letters."""
+    return f"{target.dead_letters}:{{{tag_of(slot)}}}"
 
 
 def _runs(command: Command, rows: Rows, base: int) -> Iterator[Part]:
@@ -99,19 +136,22 @@ class Group:
         self.names: Sequence[str] = target.command.inputs(rows.table.column_names)
 
     def small(self) -> Iterator[tuple[Part, int, int]]:
-        """The parts that fit into one chunk, with their operations ``[start, end)``."""
+        """The parts that fit into one chunk, with their operations ``[start, end)``; not those
+        with sums that a counter can't take, where these are put aside."""
         if len(self._rows) > WINDOW_ROWS:
             return
+        keep_bad = self._target.dead_letter_limit is not None
         try:
-            ops = operations(self._target.command, self._rows)
+            ops = operations(self._target.command, self._rows, keep_bad=keep_bad)
         except RowRefusedError as error:
             raise error.shifted(self._base) from None
         self._encode(ops)
         cutter = Cutter.of(ops.keys, ops.sizes(), self._target.chunk_rows, len(ops.columns) + 2)
+        bad = beyond(ops)
         start = 0
         for part in self.parts:
             end = _operation_at(ops, part.stop - self._base)
-            if cutter.end(start) >= end:
+            if cutter.end(start) >= end and bad.keys().isdisjoint(range(start, end)):
                 yield part, start, end
             start = end
 

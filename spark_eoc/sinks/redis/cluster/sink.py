@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+import redis
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.entries import Fingerprint, Outcome, Unit, UnitEntry
 from spark_eoc.sinks.ledger import Compare, Open
+from spark_eoc.sinks.redis.bad_rows import check_stream
 from spark_eoc.sinks.redis.checks import check_server
 from spark_eoc.sinks.redis.cluster.apply import ClusterUnitWriter
+from spark_eoc.sinks.redis.cluster.aside import ClusterAsideWriter
 from spark_eoc.sinks.redis.cluster.keys import ClusterKeys
 from spark_eoc.sinks.redis.cluster.ledger import ClusterLedger
 from spark_eoc.sinks.redis.cluster.nodes import Nodes, SlotPlace
-from spark_eoc.sinks.redis.cluster.parts import parts_of
+from spark_eoc.sinks.redis.cluster.parts import arranged_with_bad, parts_of, parts_with_bad
 from spark_eoc.sinks.redis.cluster.slots import slots_of, tag_of
 from spark_eoc.sinks.redis.operations import arrange
 from spark_eoc.sinks.redis.server import Patience
@@ -29,6 +34,8 @@ class RedisClusterSink(RedisSink):
     The protocol is that of :mod:`spark_eoc.sinks.redis.cluster`.
     """
 
+    letters_in_whole_batches: ClassVar[bool] = False
+
     def check(self, columns: Sequence[Column]) -> str:
         """See :meth:`Sink.check`; every primary is checked."""
         target = self.target
@@ -40,12 +47,15 @@ class RedisClusterSink(RedisSink):
                 patience = Patience(SlotPlace(nodes, slot), "be checked", target.budget_s)
                 tag = tag_of(slot)
                 patience.keep_trying(
-                    lambda client, tag=tag: check_server(  # type: ignore[misc]
-                        client, target.command, target.ledger, tag
-                    )
+                    lambda client, tag=tag: self._check_node(client, tag)  # type: ignore[misc]
                 )
             ClusterLedger(target, nodes, target.command.key.text).wait_everywhere()
         return target.command.key.text
+
+    def _check_node(self, client: redis.Redis, tag: str) -> None:
+        check_server(client, self.target.command, self.target.ledger, tag)
+        if self.target.dead_letter_limit is not None:
+            check_stream(client, self.target, tag)
 
     def check_batch(self) -> None:
         """Refuses: no step of a cluster's is atomic over its slots."""
@@ -57,12 +67,19 @@ class RedisClusterSink(RedisSink):
         )
 
     def with_dead_letters(self, limit: int) -> RedisSink:
-        """Refuses: the dead letters' stream lies in one slot, and rows in many."""
-        raise ConfigError(
-            'on_bad_row="dead_letter" can\'t be had on a Redis Cluster: the stream of dead letters '
-            "lies in one slot, and no script writes to it and to another",
-            next_step='use on_bad_row="fail", or a Redis without cluster mode',
-        )
+        """See :meth:`Sink.with_dead_letters`; each slot has a stream of its own."""
+        if "{" in self.target.dead_letters:
+            raise ConfigError(
+                f"dead_letter_key={self.target.dead_letters!r} has a brace, and on a Redis Cluster "
+                "the hash tag of a slot follows it",
+                next_step="leave the braces out",
+            )
+        return super().with_dead_letters(limit)
+
+    @property
+    def dead_letters_at(self) -> str:
+        """See :attr:`Sink.dead_letters_at`."""
+        return f"streams {self.target.dead_letters}:{{…}} of their slots"
 
     def open_batch(self, writer_id: str, batch_id: int, decide: OpenDecision) -> Open | Compare:
         """See :meth:`Sink.open_batch`; every slot that an older call may write to is fenced."""
@@ -77,7 +94,9 @@ class RedisClusterSink(RedisSink):
     def apply(self, unit: Unit, rows: Rows) -> Outcome:
         """See :meth:`Sink.apply`."""
         keys = ClusterKeys.of(self.target.ledger, unit.writer_id)
-        return ClusterUnitWriter(self.target, keys, unit, rows).apply()
+        aside = self.target.dead_letter_limit is not None
+        writer = ClusterAsideWriter if aside else ClusterUnitWriter
+        return writer(self.target, keys, unit, rows).apply()
 
     def close_batch(self, writer_id: str, batch_id: int, decide: CloseDecision) -> None:
         """See :meth:`Sink.close_batch`; all slots are settled before ``decide`` sees the units.
@@ -89,15 +108,23 @@ class RedisClusterSink(RedisSink):
 
     def arrange(self, rows: Rows) -> Rows:
         """By slot, and then by target key."""
+        if self.target.dead_letter_limit is not None:
+            return arranged_with_bad(self.target, rows)
         return arrange(self.target.command, rows, first=slots_of)
 
     def applied_part(self, rows: Rows, entry: UnitEntry) -> Fingerprint:
         """See :meth:`Sink.applied_part`: the first rows of each slot."""
         arranged, done = self.arrange(rows), dict(entry.parts)
+        aside = self.target.dead_letter_limit is not None
+        parts = (
+            parts_with_bad(self.target, arranged)
+            if aside
+            else parts_of(self.target.command, arranged)
+        )
         return Fingerprint.sum(
             [
                 arranged.slice(part.start, part.start + done[part.slot]).fingerprint()
-                for part in parts_of(self.target.command, arranged)
+                for part in parts
                 if done.get(part.slot, len(part) + 1) <= len(part)
             ]
         )

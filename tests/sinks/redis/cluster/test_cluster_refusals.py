@@ -87,11 +87,12 @@ def test_the_rights_that_a_user_needs(redis_cluster: RedisCluster, prefix: str) 
 
 
 def test_what_needs_one_step_for_all_slots_is_refused_by_name(redis_cluster: RedisCluster) -> None:
-    """Batch atomicity at the first batch, dead letters when a writer is built."""
-    with pytest.raises(ConfigError, match="Redis Cluster"):
+    """Batch atomicity at the first batch; with dead letters when a writer is built."""
+    with pytest.raises(ConfigError, match="in RedisClusterSink"):
         RedisWriter(
-            redis_cluster.url(), key="{k}", command="set", value="v", on_bad_row="dead_letter"
-        )
+            redis_cluster.url(), key="{k}", command="set", value="v", on_bad_row="dead_letter",
+            atomicity="batch",
+        )  # fmt: skip
     with pytest.raises(ConfigError, match="Redis Cluster"):
         redis_sink(redis_cluster.url(), "c:{k}", "hincrby").check_batch()
 
