@@ -8,7 +8,7 @@ are letters already: JSON lists of :data:`Letter` in fields ``aside:<n>``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,15 +45,22 @@ def packed_rows(table: pa.Table, operations: Sequence[int]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def letters_of(packed: bytes, partition: int, reasons: Mapping[int, str]) -> list[Letter]:
-    """The letters of the rows that went into these operations."""
+def size_of(letters: Iterable[Letter]) -> int:
+    """Characters, of which most are a byte."""
+    return sum(len(field) for letter in letters for field in letter)
+
+
+def letters_of(
+    packed: bytes, partition: int, reasons: Mapping[int, str], most: int
+) -> list[Letter]:
+    """The letters of the rows that went into these operations, up to ``most``."""
     whole = pa.ipc.open_stream(packed).read_all()
     table = whole.drop_columns([_OPERATION])
     chosen = pc.is_in(whole[_OPERATION], pa.array(list(reasons), pa.int32()))
     numbers = whole[_OPERATION].to_pylist()
     return [
         letter(partition, table, RefusedRow(row, reasons[numbers[row]]))
-        for row in pc.indices_nonzero(chosen).to_pylist()
+        for row in pc.indices_nonzero(chosen).slice(0, most).to_pylist()
     ]
 
 
@@ -62,11 +69,11 @@ def packed_letters(letters: Sequence[Letter]) -> Iterator[str]:
     some: list[Letter] = []
     size = 0
     for one in letters:
-        if some and size + len(one[-1]) > CHUNK_BYTES:
+        if some and size + size_of([one]) > CHUNK_BYTES:
             yield json.dumps(some)
             some, size = [], 0
         some.append(one)
-        size += len(one[-1])
+        size += size_of([one])
     if some:
         yield json.dumps(some)
 

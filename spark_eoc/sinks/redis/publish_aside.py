@@ -15,11 +15,11 @@ import redis
 
 from spark_eoc.errors import DeadLetterLimitError, ReplayMismatchError, SinkError
 from spark_eoc.sinks.dead_letters import whole_over_limit
-from spark_eoc.sinks.redis.given import Letter, letters_of, unpacked_letters
+from spark_eoc.sinks.redis.given import Letter, letters_of, size_of, unpacked_letters
 from spark_eoc.sinks.redis.lua_publish_aside import publish_aside_script
 from spark_eoc.sinks.redis.publish import Publication
 from spark_eoc.sinks.redis.server import text
-from spark_eoc.sinks.redis.staged import StagedEntry
+from spark_eoc.sinks.redis.staged import StagedEntry, check_letters
 
 LOGGER = logging.getLogger("spark_eoc.sinks")
 
@@ -35,6 +35,7 @@ class AsidePublication(Publication):
         skipped: list[int] = []
         while True:
             self._check_limit(len(letters))
+            check_letters(size_of(letters), f"batch {self._batch_id}")
             answer, *facts = self._run(
                 client,
                 self._names(),
@@ -43,7 +44,8 @@ class AsidePublication(Publication):
             if answer == b"BAD":
                 named = _named(facts)
                 skipped += [part for c, found in named.items() for i in found for part in (c, i)]
-                letters += self._letters_of(client, entries, named)
+                most = self._limit + 1 - len(letters)
+                letters += self._letters_of(client, entries, named, most)
             elif answer == b"LETTERS":
                 raise self._unfit(text(facts[0]))
             elif answer in (b"OK", b"CHANGED"):
@@ -61,14 +63,17 @@ class AsidePublication(Publication):
         return [*super()._names(), *given, self._target.dead_letters]
 
     def _asides(self, letters: Sequence[Letter], skipped: Sequence[int]) -> list[str | int]:
-        most = (self._target.dead_letter_limit or 0) + 1 - len(letters)
+        most = self._limit + 1 - len(letters)
         words = [word for letter in letters for word in letter]
         return [self._writer_id, most, len(letters), *words, len(skipped) // 2, *skipped]
 
+    @property
+    def _limit(self) -> int:
+        return self._target.dead_letter_limit or 0
+
     def _check_limit(self, found: int) -> None:
-        limit = self._target.dead_letter_limit or 0
-        if found > limit:
-            refusal = whole_over_limit(self._batch_id, found, limit)
+        if found > self._limit:
+            refusal = whole_over_limit(self._batch_id, found, self._limit)
             raise DeadLetterLimitError(
                 refusal.what, applied=refusal.applied, next_step=refusal.next_step
             )
@@ -94,8 +99,10 @@ class AsidePublication(Publication):
         client: redis.Redis,
         entries: Mapping[str, StagedEntry],
         named: Mapping[int, Mapping[int, str]],
+        most: int,
     ) -> list[Letter]:
-        """Those of the rows that went into the named operations, by the chunk's place."""
+        """Those of the rows that went into the named operations, by the chunk's place; of more
+        than ``most`` only some."""
         places = [
             (one, number)
             for one in self._staged
@@ -103,9 +110,11 @@ class AsidePublication(Publication):
         ]
         letters: list[Letter] = []
         for place, reasons in named.items():
+            if len(letters) >= most:
+                break
             one, number = places[place - 1]
             packed: Any = client.hget(self._keys.given(one.staging_id), str(number))
-            found = [] if packed is None else letters_of(packed, one.partition, reasons)
+            found = [] if packed is None else letters_of(packed, one.partition, reasons, most)
             if not found:
                 raise self._lost(one.partition)
             letters += found

@@ -9,16 +9,16 @@ import redis
 
 from spark_eoc.failpoints import hit
 from spark_eoc.sinks.dead_letters import RefusedRow, over_limit
-from spark_eoc.sinks.entries import Fingerprint, Outcome
+from spark_eoc.sinks.entries import Fingerprint, Outcome, Refused
 from spark_eoc.sinks.redis.aside import beyond, without
 from spark_eoc.sinks.redis.bad_rows import bad_rows
-from spark_eoc.sinks.redis.given import Letter, letter, packed_letters, packed_rows
+from spark_eoc.sinks.redis.given import Letter, letter, packed_letters, packed_rows, size_of
 from spark_eoc.sinks.redis.lua_stage import GIVEN_SCRIPT, STAGE_SCRIPT
 from spark_eoc.sinks.redis.outcomes import fenced_or_behind
 from spark_eoc.sinks.redis.resp import bulk
 from spark_eoc.sinks.redis.server import Script, text
 from spark_eoc.sinks.redis.stage import NOTHING, UnitStager
-from spark_eoc.sinks.redis.staged import StagedEntry, StagedSize
+from spark_eoc.sinks.redis.staged import StagedEntry, StagedSize, check_letters
 from spark_eoc.sinks.redis.window import Window
 
 
@@ -31,15 +31,17 @@ class AsideStager(UnitStager):
 
     def stage(self) -> Outcome:
         """The outcome as data; too many bad rows are refused before anything is staged."""
-        limit = self._target.dead_letter_limit or 0
-        self._known = bad_rows(self._target, self._rows, limit)
-        if len(self._known) > limit:
-            return over_limit(self._unit, len(self._known), 0, limit, NOTHING)
+        self._limit = self._target.dead_letter_limit or 0
+        self._name = f"partition {self._unit.partition} of batch {self._unit.batch_id}"
+        self._known = bad_rows(self._target, self._rows, self._limit)
+        if len(self._known) > self._limit:
+            return over_limit(self._unit, len(self._known), 0, self._limit, NOTHING)
         return self._try()
 
     def _stage(self, client: redis.Redis) -> Outcome:
         self._script, self._keep = Script(client, STAGE_SCRIPT), Script(client, GIVEN_SCRIPT)
-        self._size, self._chunks, self._letters = StagedSize(), 0, list[Letter]()
+        self._size, self._chunks = StagedSize(), 0
+        self._letters, self._letters_size = list[Letter](), 0
         good = self._rows.slice(0, len(self._rows) - len(self._known))
         done = 0
         while done < len(good):
@@ -51,6 +53,8 @@ class AsideStager(UnitStager):
                 reply = self._send_good(window, start, end, named)
                 if reply[0] == b"FENCED":
                     return fenced_or_behind(self._unit, text(reply[1]))
+                if len(self._letters) > self._limit:
+                    return self._too_many()
                 start, done = end, window.row(end)
         return self._end(client, done)
 
@@ -69,7 +73,7 @@ class AsideStager(UnitStager):
         if reply[0] != b"OK":
             return reply
         self._size += StagedSize(len(part) * part.width, int(reply[1]))
-        self._size.check(f"partition {self._unit.partition} of batch {self._unit.batch_id}")
+        self._size.check(self._name)
         numbers: list[int] = []
         for operation in range(start, end):
             covered = window.row(operation + 1) - window.row(operation)
@@ -80,9 +84,13 @@ class AsideStager(UnitStager):
         return self._store(str(self._chunks), packed_rows(rows.table, _closed_up(numbers)))
 
     def _note(self, table: Any, rows: Sequence[int], why: RefusedRow) -> None:
-        for row in rows:
+        """Adds the rows' letters; of more than the limit only as many as show that."""
+        most = self._limit + 1 - len(self._letters)
+        for row in rows[: max(0, most)]:
             refused = RefusedRow(row, why.reason, why.column)
             self._letters.append(letter(self._unit.partition, table, refused))
+            self._letters_size += size_of(self._letters[-1:])
+        check_letters(self._letters_size, self._name)
 
     def _end(self, client: redis.Redis, good: int) -> Outcome:
         """The rows that were bad from the start, all letters, and the seal."""
@@ -94,16 +102,18 @@ class AsideStager(UnitStager):
                 return fenced_or_behind(self._unit, text(reply[1]))
         for row in range(good, len(self._rows)):
             self._note(self._rows.table, [row], self._known[row])
+        if len(self._letters) > self._limit:
+            return self._too_many()
         pieces = [*packed_letters(self._letters)]
         for number, piece in enumerate(pieces, 1):
             reply = self._store(f"aside:{number}", piece.encode())
             if reply[0] == b"FENCED":
                 return fenced_or_behind(self._unit, text(reply[1]))
-        limit = self._target.dead_letter_limit or 0
-        if len(self._letters) > limit:
-            return over_limit(self._unit, len(self._letters), 0, limit, NOTHING)
         found = self._unit.fingerprint, self._chunks, self._size, len(self._letters), len(pieces)
         return self._seal(client, StagedEntry(*found))
+
+    def _too_many(self) -> Refused:
+        return over_limit(self._unit, len(self._letters), 0, self._limit, NOTHING)
 
     def _no_operations(self, part: Fingerprint) -> tuple[int, list[bytes | memoryview]]:
         words = [*self._own(), *self._head(self._chunks, part), 0, 0, ""]

@@ -11,7 +11,7 @@ from spark_eoc.sinks.entries import Fingerprint
 #: else while a batch is published: so many took 0.15 s of its processor (sadd) to 0.6 s (hincrby),
 #: 1.2 s where counters come near 2^62 and are followed; twice as long on a busy machine.
 MOST_VALUES = 300_000
-#: Bytes of a batch as it is staged.
+#: Bytes of a batch as it is staged; of its dead letters as many again.
 MOST_BYTES = 32 * 1024 * 1024
 
 
@@ -29,16 +29,33 @@ class StagedSize:
         """Raises BatchTooLargeError if ``what`` is more than one script may publish."""
         if self.values <= MOST_VALUES and self.size_bytes <= MOST_BYTES:
             return
-        raise BatchTooLargeError(
+        raise _too_large(
             f"{what} is too large to be published in one Redis script: {self.values} keys and "
             f"values of {MOST_VALUES}, {self.size_bytes} bytes of {MOST_BYTES}",
-            applied="nothing of this batch",
-            next_step='complete this batch with atomicity="partition", since its size is fixed by '
-            "now; then stay with that, or make batches smaller (maxRowsPerTrigger, "
-            "maxBytesPerTrigger)",
             values=self.values,
             size_bytes=self.size_bytes,
         )
+
+
+def check_letters(size_bytes: int, what: str) -> None:
+    """Raises BatchTooLargeError if the dead letters of ``what`` are more than go beside a batch."""
+    if size_bytes > MOST_BYTES:
+        raise _too_large(
+            f"the dead letters of {what} are too large to be written by one Redis script: "
+            f"{size_bytes} bytes or more of {MOST_BYTES}",
+            size_bytes=size_bytes,
+        )
+
+
+def _too_large(what: str, **facts: int) -> BatchTooLargeError:
+    return BatchTooLargeError(
+        what,
+        applied="nothing of this batch",
+        next_step='complete this batch with atomicity="partition", since its size is fixed by '
+        "now; then stay with that, or make batches smaller (maxRowsPerTrigger, "
+        "maxBytesPerTrigger)",
+        **facts,
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from spark_eoc import RedisWriter
 from spark_eoc.errors import (
+    BatchTooLargeError,
     DeadLetterLimitError,
     FencedError,
     HalfAppliedError,
@@ -22,7 +23,7 @@ from spark_eoc.errors import (
 )
 from spark_eoc.failpoints import ENVIRONMENT, FailpointError
 from spark_eoc.sinks.entries import Applied
-from spark_eoc.sinks.redis import window
+from spark_eoc.sinks.redis import staged, window
 from spark_eoc.sinks.redis.publish import Publication
 from spark_eoc.sinks.redis.store import RedisSink
 from spark_eoc.testing.local import LocalFrame, local_run
@@ -254,6 +255,39 @@ def test_the_limit_counts_over_the_batch_and_stops_it_whole(
         f"{prefix}_ledger:dead_letters"
         for p, n, rows in ((0, 5, 30), (1, 2, 10))
     ]
+
+
+def test_letters_that_are_too_large_together(
+    aside: NewRun, client: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One script has to write them all: found in a task, and over the batch; in partitions they
+    are written."""
+    monkeypatch.setattr(staged, "MOST_BYTES", 20_000)
+    client.set(f"{prefix}:s", "text")
+    data = {"k": ["s"] * 3, "v": ["x" * 5000] * 3}
+    run = aside("hset")
+    run.open(0, atomicity="batch")
+    assert error_of(run.stage({"k": pa.array([None] * 5, pa.string()), "v": ["x" * 5000] * 5})) == (
+        "BatchTooLargeError"
+    )
+    monkeypatch.setattr(staged, "MOST_BYTES", 16_000)
+    assert run.stage(data) == Applied()
+    assert run.stage({"k": ["a", None], "v": ["b", "y" * 5000]}, 1) == Applied()
+    monkeypatch.setattr(staged.StagedSize, "check", lambda *_: None)
+    with pytest.raises(BatchTooLargeError, match="the dead letters of batch 0 are too large"):
+        run.publish()
+    assert (keys_of(client, prefix), letters(client, prefix)) == (["s"], [])
+
+
+def test_a_limit_that_is_met_by_one_operation(aside: NewRun, client: Any, prefix: str) -> None:
+    """It covers a thousand rows; of no more than the limit letters are made."""
+    client.set(f"{prefix}:s", "text")
+    data = {"k": ["s"] * 1000, "n": [1] * 1000}
+    with pytest.raises(DeadLetterLimitError, match="6 rows or more of batch 0"):
+        aside(dead_letter_limit=5).whole_batch(0, data)
+    run = aside(dead_letter_limit=5, run_id="next")
+    run.open(0, atomicity="batch")
+    assert error_of(run.stage({"k": ["a"] * 1000, "n": [BIG] * 1000})) == "DeadLetterLimitError"
 
 
 def staged_mixed(run: Run, client: Any, prefix: str) -> None:
