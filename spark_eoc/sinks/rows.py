@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
 import tempfile
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +16,8 @@ from spark_eoc.sinks.entries import Fingerprint
 HASH_COLUMN = "__spark_eoc_hash"
 #: Above this many bytes a partition is kept in a local file instead of memory.
 SPILL_BYTES = 32 * 1024 * 1024
-_PIECE_ROWS = 65_536
+#: Rows whose hashes are summed before their pages are let go of.
+_SUMMED_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -58,58 +57,60 @@ class Rows:
         marks = None if self.marks is None else self.marks.take(order)
         return Rows(self.table.take(order), self.hashes.take(order), None, marks)
 
+    def kept(self, mask: pa.Array) -> Rows:
+        """The rows where ``mask`` is true; of many rows the kept ones are in a file, too."""
+        if not self.is_large:
+            return self.take(pc.indices_nonzero(mask).cast(pa.int64()))
+        return in_file(self._kept(mask), self.whole().schema, self.table.column_names)
+
+    def _kept(self, mask: pa.Array) -> Iterator[pa.RecordBatch]:
+        whole = self.whole()
+        count = max(1, SPILL_BYTES // 8 * len(self) // whole.nbytes)
+        for start in range(0, len(self), count):
+            piece = whole.slice(start, count).filter(mask.slice(start, count))
+            yield from piece.combine_chunks().to_batches()
+            self.release()
+
     def fingerprint(self) -> Fingerprint:
         """Row count and the sum of the hashes modulo 2^64."""
-        return Fingerprint(len(self), hash_sum(self.hashes))
+        total = 0
+        for start in range(0, len(self), _SUMMED_ROWS):
+            total += hash_sum(self.hashes.slice(start, _SUMMED_ROWS))
+            if start:
+                self.release()
+        return Fingerprint(len(self), total % (1 << 64))
 
+    @property
+    def is_large(self) -> bool:
+        """Whether they are too large to be in memory a second time."""
+        return int(self.table.nbytes) > SPILL_BYTES
 
-def in_order(rows: Rows, order: pa.Array) -> Rows:
-    """The rows in another order; a partition that was too large for memory stays in a file."""
-    if rows.table.nbytes <= SPILL_BYTES:
-        return rows.take(order)
-    order = order.cast(pa.uint32())
-    pa.default_memory_pool().release_unused()  # what it took to find the order
-    arranged = read_rows(_pieces(rows, order), rows.table.column_names)
-    return rows if arranged is None else arranged
+    def whole(self) -> pa.Table:
+        """Columns, marks and hashes as one table, which :meth:`of` takes apart."""
+        table = self.table
+        if self.marks is not None:
+            for name in self.marks.column_names:
+                table = table.append_column(name, self.marks[name])
+        return table.append_column(HASH_COLUMN, self.hashes)
 
-
-def _pieces(rows: Rows, order: pa.Array) -> Iterator[pa.RecordBatch]:
-    whole = rows.table
-    if rows.marks is not None:
-        for name in rows.marks.column_names:
-            whole = whole.append_column(name, rows.marks[name])
-    whole = whole.append_column(HASH_COLUMN, rows.hashes)
-    count = max(1, min(_PIECE_ROWS, SPILL_BYTES * len(rows) // whole.nbytes))
-    for start in range(0, len(order), count):
-        columns = _gathered(whole, order.slice(start, count))
-        yield pa.RecordBatch.from_arrays(columns, schema=whole.schema)
-        rows.release()
-
-
-def _gathered(table: pa.Table, numbers: pa.Array) -> list[pa.Array]:
-    """The columns of these rows. Arrow's own ``take`` would join all of a column's chunks first,
-    each time: twice the memory of the partition."""
-    by_place = pc.sort_indices(numbers)
-    places = numbers.take(by_place).cast(pa.int64())
-    sorted_places = memoryview(places.buffers()[1]).cast("q")[places.offset :][: len(places)]
-    back = pc.sort_indices(by_place)
-    found = []
-    for column in table.columns:
-        parts, start, first = [], 0, 0
-        for chunk in column.chunks:
-            end = bisect_left(sorted_places, start + len(chunk), first)
-            if end > first:
-                parts.append(chunk.take(pc.subtract(places.slice(first, end - first), start)))
-            start, first = start + len(chunk), end
-        found.append(pa.concat_arrays(parts).take(back))
-    return found
+    @classmethod
+    def of(cls, whole: pa.Table, names: Sequence[str], mapping: mmap.mmap | None = None) -> Rows:
+        """Of a table whose first columns are those to write, here renamed to ``names``. What
+        follows these, but for the hash, are marks."""
+        columns = whole.select(range(len(names))).rename_columns(list(names))
+        marks = [name for name in whole.column_names[len(names) :] if name != HASH_COLUMN]
+        kept = whole.select(marks) if marks else None
+        return cls(columns, whole.column(HASH_COLUMN), mapping, kept)
 
 
 def hash_sum(hashes: pa.ChunkedArray) -> int:
     """The sum modulo 2^64, of two halves, so that no kernel's overflow rule matters."""
-    low = pc.sum(pc.bit_wise_and(hashes, pa.scalar(0xFFFFFFFF, pa.int64()))).as_py() or 0
-    high = pc.sum(pc.shift_right(hashes, pa.scalar(32, pa.int64()))).as_py() or 0
-    return int(((high << 32) + low) % (1 << 64))
+    total = 0
+    for chunk in hashes.chunks:
+        low = pc.sum(pc.bit_wise_and(chunk, pa.scalar(0xFFFFFFFF, pa.int64()))).as_py() or 0
+        high = pc.sum(pc.shift_right(chunk, pa.scalar(32, pa.int64()))).as_py() or 0
+        total += (high << 32) + low
+    return int(total % (1 << 64))
 
 
 def read_rows(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Rows | None:
@@ -129,33 +130,26 @@ def read_rows(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Rows |
             held.append(batch)
             size += batch.nbytes
         if size > SPILL_BYTES:
-            mapping = _spill(held, iterator)
-            return _split(_mapped(mapping), names, mapping)
-    return _split(pa.Table.from_batches(held), names) if held else None
+            return in_file(_emptied(held, iterator), held[0].schema, names)
+    return Rows.of(pa.Table.from_batches(held), names) if held else None
 
 
-def _spill(held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]) -> mmap.mmap:
-    descriptor, path = tempfile.mkstemp(prefix="spark-eoc-", suffix=".arrow")
-    os.close(descriptor)
-    try:
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, held[0].schema) as writer:
-            while held:
-                writer.write_batch(held.pop(0))
-            for batch in rest:
+def in_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, names: Sequence[str]) -> Rows:
+    """The rows of ``batches``, as :meth:`Rows.of` takes them apart, in a file that is mapped."""
+    # It has no name, so that it is gone when the task ends, however it ends.
+    with tempfile.TemporaryFile(prefix="spark-eoc-", suffix=".arrow") as file:
+        with pa.ipc.new_file(file, schema) as writer:
+            for batch in batches:
                 if batch.num_rows:
                     writer.write_batch(batch)
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    finally:
-        os.unlink(path)  # the mapping keeps the content until the task ends, however it ends
+        file.flush()
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return Rows.of(pa.ipc.open_file(pa.py_buffer(mapping)).read_all(), names, mapping)
 
 
-def _mapped(mapping: mmap.mmap) -> pa.Table:
-    return pa.ipc.open_file(pa.py_buffer(mapping)).read_all()
-
-
-def _split(table: pa.Table, names: Sequence[str], mapping: mmap.mmap | None = None) -> Rows:
-    columns = table.select(range(len(names))).rename_columns(list(names))
-    marks = [n for n in table.column_names[len(names) :] if n != HASH_COLUMN]
-    kept = table.select(marks) if marks else None
-    return Rows(columns, table.column(HASH_COLUMN), mapping, kept)
+def _emptied(
+    held: list[pa.RecordBatch], rest: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    while held:
+        yield held.pop(0)
+    yield from rest

@@ -45,7 +45,7 @@ from spark_eoc.sinks.entries import Applied, Fingerprint, LedgerView, Outcome, U
 from spark_eoc.sinks.fan_out import fan_out
 from spark_eoc.sinks.frame import check_marks, describe_columns, with_hashes
 from spark_eoc.sinks.ledger import Close, Compare, Open
-from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, hash_sum, in_order, read_rows
+from spark_eoc.sinks.rows import HASH_COLUMN, SPILL_BYTES, Rows, hash_sum, read_rows
 from spark_eoc.sinks.store import CloseDecision, Column, Mark, OpenDecision, Sink
 from spark_eoc.sinks.writer import Writer, WriterOptions
 from tests.sinks.calls import Query
@@ -181,25 +181,6 @@ def test_a_partition_is_read_whole_from_memory_or_file(size: int) -> None:
     rows.release()
     assert rows.slice(5, 8).table.to_pydict() == {"name": ["x" * 1000] * 3}
     assert read_rows(iter([one.slice(0, 0)]), ["name"]) is None
-
-
-def test_a_large_partition_keeps_its_marks_in_another_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In a file as in memory: rows, hashes and marks of row after row."""
-    count = 5000
-    table = pa.table({"id": range(count), "name": ["x" * 50] * count})
-    marks = pa.table({"deleted": [n % 3 == 0 for n in range(count)]})
-    rows = Rows(table, pa.chunked_array([range(count)], pa.int64()), None, marks)
-    order = pa.array([n * 7919 % count for n in range(count)])
-    expected = in_order(rows, order)
-    monkeypatch.setattr("spark_eoc.sinks.rows.SPILL_BYTES", 50_000)
-    arranged = in_order(rows, order)
-    assert (expected.mapping, arranged.mapping is not None) == (None, True)
-    assert arranged.table.equals(expected.table)
-    assert arranged.hashes.equals(expected.hashes)
-    assert arranged.marks is not None
-    assert arranged.marks.equals(expected.marks)
 
 
 def test_a_writer_pickles_without_its_runs() -> None:

@@ -23,7 +23,7 @@ from spark_eoc.sinks.mysql.layout import Layout
 from spark_eoc.sinks.mysql.refusals import Refusals, check_limit
 from spark_eoc.sinks.mysql.statement import Delete, Insert
 from spark_eoc.sinks.mysql.write import STATEMENT_BYTES, around
-from spark_eoc.sinks.rows import Rows, in_order
+from spark_eoc.sinks.rows import Rows
 
 _SAVEPOINT, _UNDO = "SAVEPOINT spark_eoc_{}", "ROLLBACK TO SAVEPOINT spark_eoc_{}"
 
@@ -106,8 +106,8 @@ class AsideChanges:
             self._found[row] = replace(why, row=row)
         for row in numbers.filter(pc.and_not(whole, mask)).to_pylist():
             self._found[row] = _beside(row, why)
-        kept = numbers_where(pc.invert(whole))
-        return in_order(rows, kept), numbers.take(kept)
+        kept = pc.invert(whole)
+        return rows.kept(kept), numbers.filter(kept)
 
     # -- what is sent -------------------------------------------------------------------------
 
@@ -118,8 +118,7 @@ class AsideChanges:
         if len(numbers):
             self._delete_keys(rows.take(numbers), numbers, refused)
         if not pc.all(kept).as_py():
-            numbers = numbers_where(kept)
-            self._insert(self._layout.insert(), rows.take(numbers), numbers, refused)
+            self._insert(self._layout.insert(), rows.kept(kept), numbers_where(kept), refused)
         else:
             self._insert(self._layout.insert(), rows, None, refused)
         return refused

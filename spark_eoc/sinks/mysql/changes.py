@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eoc.errors import BadRowError
-from spark_eoc.sinks.rows import Rows, in_order
+from spark_eoc.sinks.order import in_order
+from spark_eoc.sinks.rows import Rows
 
 #: The mark of the rows that delete their key.
 DELETED = "__spark_eoc_deleted"
@@ -34,8 +35,7 @@ class Changes:
 def arranged(rows: Rows, key: Sequence[str], order_by: Sequence[str]) -> Rows:
     """The rows by key, and those of one key by ``order_by``."""
     names = [*key, *(name for name in order_by if name not in key)]
-    order = pc.sort_indices(rows.table, [(name, "ascending") for name in names])
-    return in_order(rows, order)
+    return in_order(rows, lambda part: part.table.select(names))
 
 
 def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Changes:
@@ -47,7 +47,7 @@ def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only
     groups = _checked(rows, key, order_by, last_only=last_only)
     keep = groups.written(last_only=last_only)
     deleted = rows.table.select(list(key)).take(numbers_where(groups.deletes()))
-    return Changes(deleted, rows if pc.all(keep).as_py() else rows.take(numbers_where(keep)))
+    return Changes(deleted, rows if pc.all(keep).as_py() else rows.kept(keep))
 
 
 def labels(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> pa.Array:

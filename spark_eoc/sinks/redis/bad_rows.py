@@ -13,6 +13,7 @@ import redis
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.sinks.dead_letters import RefusedRow
+from spark_eoc.sinks.order import in_order
 from spark_eoc.sinks.redis.cluster.address import ClusterAddress
 from spark_eoc.sinks.redis.lua_aside import ASIDE_COMMANDS
 from spark_eoc.sinks.redis.lua_probe import PROBE_SCRIPT
@@ -21,7 +22,7 @@ from spark_eoc.sinks.redis.refusal import Problem
 from spark_eoc.sinks.redis.server import run_script, text
 from spark_eoc.sinks.redis.target import Target
 from spark_eoc.sinks.redis.window import WINDOW_ROWS
-from spark_eoc.sinks.rows import Rows, in_order
+from spark_eoc.sinks.rows import Rows
 
 #: One script must be able to hold a batch's letters.
 MOST_LETTERS = 10_000
@@ -69,6 +70,7 @@ def bad_rows(target: Target, rows: Rows, most: int | None = None) -> dict[int, R
                 found.setdefault(base + row, refused)
                 if most is not None and len(found) > most:
                     return found
+        rows.release()
     return found
 
 
@@ -84,12 +86,14 @@ def _problems(target: Target, rows: Rows) -> Iterator[Problem]:
 
 def bad_last(target: Target, rows: Rows) -> Rows:
     """The rows in their order, but those that can't be written at the end, by their hash."""
-    bad = bad_rows(target, rows)
-    if not bad:
+    if not bad_rows(target, rows, 0):
         return rows
-    place = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), len(rows)))
-    is_bad = pc.is_in(pc.subtract(place, 1), pa.array(list(bad), pa.int64()))
-    hashes = rows.hashes.combine_chunks()
-    by = pa.table({"bad": is_bad, "by": pc.if_else(is_bad, hashes, place)})
-    order = pc.sort_indices(by, sort_keys=[("bad", "ascending"), ("by", "ascending")])
-    return in_order(rows, order)
+    return in_order(rows, lambda part: _bad_by_hash(target, part))
+
+
+def _bad_by_hash(target: Target, rows: Rows) -> pa.Table:
+    """False and nothing for a good row, true and its hash for a bad one."""
+    bad = pa.repeat(pa.scalar(False), len(rows))
+    for problem in _problems(target, rows):
+        bad = pc.or_(bad, pc.fill_null(problem.mask, False))
+    return pa.table({"bad": bad, "hash": pc.if_else(bad, rows.hashes, pa.scalar(0, pa.int64()))})

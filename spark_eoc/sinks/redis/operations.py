@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eoc.sinks.order import in_order
 from spark_eoc.sinks.redis.commands import LONGEST_TTL, Command
 from spark_eoc.sinks.redis.refusal import Problem, RowRefusedError
 from spark_eoc.sinks.redis.text import text_column
-from spark_eoc.sinks.rows import Rows, in_order
+from spark_eoc.sinks.rows import Rows
 
 #: Both a counter and what is added to it stay below this, so that no sum leaves 64 bits.
 COUNTER_LIMIT = 1 << 62
@@ -73,10 +74,10 @@ def arrange(
     (NULL) come last; :func:`operations` refuses them. ``first`` gives of the keys what comes before
     them in the order.
     """
-    return in_order(rows, _order(command, rows, first))
+    return in_order(rows, lambda part: _by(command, part, first))
 
 
-def _order(command: Command, rows: Rows, first: Callable[[pa.Array], pa.Array] | None) -> pa.Array:
+def _by(command: Command, rows: Rows, first: Callable[[pa.Array], pa.Array] | None) -> pa.Table:
     keys = _keys(command, rows)
     by: dict[str, Any] = {} if first is None else {"first": first(keys.combine_chunks())}
     by["key"] = keys
@@ -84,9 +85,7 @@ def _order(command: Command, rows: Rows, first: Callable[[pa.Array], pa.Array] |
         if command.member is not None:
             by["member"] = text_column(rows.table[command.member])
         by["hash"] = rows.hashes
-    if len(by) == 1:
-        return pc.sort_indices(keys)
-    return pc.sort_indices(pa.table(by), sort_keys=[(name, "ascending") for name in by])
+    return pa.table(by)
 
 
 def _keys(command: Command, rows: Rows) -> pa.ChunkedArray:

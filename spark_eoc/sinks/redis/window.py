@@ -110,6 +110,7 @@ def refuse_bad_rows(target: Target, rows: Rows) -> None:
             refuse(target.command, target.ledger, _stretch(rows, base))
         except RowRefusedError as error:
             raise error.shifted(base) from None
+        rows.release()
 
 
 def _stretch(rows: Rows, base: int) -> Rows:

@@ -157,6 +157,7 @@ class ClusterUnitWriter:
         """Each part with the answer to its first chunk, None where nothing was sent."""
         for group in groups(self.target, self.rows, parts):
             yield from self._group(nodes, group, floors)
+            self.rows.release()
 
     def _group(
         self, nodes: Nodes, group: Group, floors: dict[int, str]

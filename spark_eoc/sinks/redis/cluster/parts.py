@@ -51,6 +51,7 @@ def parts_of(command: Command, rows: Rows) -> list[Part]:
                 together = last.fingerprint + part.fingerprint
                 part = Part(part.slot, last.start, part.stop, together)  # noqa: PLW2901
             parts.append(part)
+        rows.release()
     return parts
 
 
