@@ -16,6 +16,8 @@ from spark_eoc.sinks.entries import Fingerprint
 HASH_COLUMN = "__spark_eoc_hash"
 #: Above this many bytes a partition is kept in a local file instead of memory.
 SPILL_BYTES = 32 * 1024 * 1024
+#: Statements of some KB after which it is time for :meth:`Rows.release`.
+RELEASE_EVERY = 128
 #: Rows whose hashes are summed before their pages are let go of.
 _SUMMED_ROWS = 1_000_000
 

@@ -77,9 +77,11 @@ def mysql(server: MariaDB) -> Cases:
         return MySQLWriter(url, name, **more)
 
     upsert: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
+    changes = {**upsert, "delete_when": "id % 4 = 0", "order_by": ["name"]}
     return {
         "MySQL append": lambda: table("a"),
         "MySQL upsert": lambda: table("u", **upsert),
+        "MySQL upsert, delete_when and order_by": lambda: table("c", **changes),
         "MySQL append, batch atomicity": lambda: table("b", atomicity="batch"),
     }
 
@@ -92,6 +94,8 @@ def in_redis(server: Redis) -> Cases:
     return {
         "Redis hset": lambda: keys(command="hset"),
         "Redis set": lambda: keys(command="set", value="name"),
+        "Redis hincrby": lambda: keys(command="hincrby", fields=["id"]),
+        "Redis zadd": lambda: keys(command="zadd", member="name", score="id"),
     }
 
 

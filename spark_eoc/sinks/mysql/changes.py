@@ -7,8 +7,8 @@ Arrow's kernels only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,8 @@ from spark_eoc.sinks.rows import Rows
 DELETED = "__spark_eoc_deleted"
 #: Labels of :func:`labels`.
 WRITE, DELETE, SKIP = b"w", b"d", b"-"
+#: Rows that are judged at a time, whatever the partition's size; more of a key that has more.
+_JUDGED_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Changes:
     """First ``deleted`` goes: the key columns of each key that some row deletes, in order of the
     keys. Then ``written``, in that order, with several rows of a key where ``merge`` needs them."""
 
-    deleted: pa.Table
+    deleted: Rows
     written: Rows
 
 
@@ -44,23 +46,54 @@ def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only
 
     BadRowError where ``order_by`` does not tell which of two different rows of a key comes last.
     """
-    groups = _checked(rows, key, order_by, last_only=last_only)
-    keep = groups.written(last_only=last_only)
-    deleted = rows.table.select(list(key)).take(numbers_where(groups.deletes()))
-    return Changes(deleted, rows if pc.all(keep).as_py() else rows.kept(keep))
+    judged = _judged(rows, key, order_by, last_only=last_only)
+    keep, gone = (pa.chunked_array(masks) for masks in zip(*judged, strict=True))
+    keys = replace(rows, table=rows.table.select(list(key)), marks=None)
+    return Changes(keys.kept(gone), rows if pc.all(keep).as_py() else rows.kept(keep))
 
 
-def labels(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> pa.Array:
+def labels(
+    rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool
+) -> pa.ChunkedArray:
     """The same as a label for each row, for rows that are all kept until later: ``DELETE`` where
     the key is to be deleted first, ``WRITE`` where the row is then written, else ``SKIP``."""
-    groups = _checked(rows, key, order_by, last_only=last_only)
-    keep, count = groups.written(last_only=last_only), len(rows)
+    judged = _judged(rows, key, order_by, last_only=last_only)
+    return pa.chunked_array([_labelled(keep, gone) for keep, gone in judged])
+
+
+def _labelled(keep: pa.Array, gone: pa.Array) -> pa.Array:
+    count = len(keep)
     found = pc.if_else(keep, _repeated(WRITE, count), _repeated(SKIP, count))
-    return pc.if_else(groups.deletes(), _repeated(DELETE, count), found)
+    return pc.if_else(gone, _repeated(DELETE, count), found)
 
 
 def _repeated(label: bytes, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(label, pa.binary()), count)
+
+
+def _judged(
+    rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool
+) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """What is written, and what names a key that is deleted: True or not for each row, some rows
+    at a time."""
+    for start, stop in _whole_keys(rows, key):
+        groups = _checked(rows.slice(start, stop), key, order_by, last_only=last_only)
+        yield groups.written(last_only=last_only), groups.deletes()
+        rows.release()
+
+
+def _whole_keys(rows: Rows, key: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Stretches of ordered rows, each with all rows of its keys."""
+    start, most = 0, _JUDGED_ROWS
+    while start + most < len(rows):
+        found = numbers_where(_changes(rows.table.slice(start, most), key))
+        last = found[-1].as_py() if len(found) else 0
+        if not last:  # one key has more rows than that
+            most *= 2
+            continue
+        yield start, start + last
+        start, most = start + last, _JUDGED_ROWS
+    yield start, len(rows)
 
 
 def _checked(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Groups:

@@ -14,7 +14,7 @@ from spark_eoc.sinks.dead_letters import RefusedRow
 from spark_eoc.sinks.mysql.client import HARM, HarmError
 from spark_eoc.sinks.mysql.connection import CONTENT, message, number
 from spark_eoc.sinks.mysql.render import Around, Fit, RowsText, blocks, rows_text, too_long
-from spark_eoc.sinks.rows import Rows
+from spark_eoc.sinks.rows import RELEASE_EVERY, Rows
 
 #: Called with a row's number in the unit and what it was refused for; it may raise to end all.
 Refuse = Callable[[int, Exception], None]
@@ -23,7 +23,6 @@ _PACKET_TOO_LARGE = 1153  # after it the server has closed the connection
 _NO_DEFAULT = 1364  # of the whole table
 _JSON = 3140
 _SAVEPOINT, _UNDO = "SAVEPOINT spark_eoc_{}", "ROLLBACK TO SAVEPOINT spark_eoc_{}"
-_RELEASE_EVERY = 128
 # 'v' on both; MariaDB writes `db`.`table`.`v` in some messages.
 _COLUMN = re.compile(r"\bcolumn (?:`[^`]*`\.`[^`]*`\.)?['`]([^'`]+)['`]", re.IGNORECASE)
 _AT_ROW = re.compile(r" at row \d+$")
@@ -74,7 +73,7 @@ class Insertion:
             first += block.num_rows
 
     def _release(self, rows: Rows) -> None:
-        if self._sent % _RELEASE_EVERY == 0:
+        if self._sent % RELEASE_EVERY == 0:
             rows.release()
         self._sent += 1
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from spark_eoc.errors import BadRowError, ConfigError, ReplayMismatchError
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Call, Outcome, Refused, Unit
 from spark_eoc.sinks.ledger import Open, decide_open
-from spark_eoc.sinks.mysql.changes import DELETED, arranged, settle
+from spark_eoc.sinks.mysql.changes import DELETED, arranged, labels, settle
 from spark_eoc.sinks.mysql.sink import MySQLSink
 from spark_eoc.sinks.mysql.writer import MySQLWriter
 from spark_eoc.sinks.rows import Rows
@@ -43,7 +43,7 @@ def rows_of(*rows: tuple[Any, ...]) -> Rows:
 def settled(rows: Rows, *, last_only: bool = True) -> tuple[list[int], list[tuple[Any, ...]]]:
     changes = settle(arranged(rows, ["id"], ["ts"]), ["id"], ["ts"], last_only=last_only)
     written = changes.written.table.select(NAMES[:3])
-    return changes.deleted["id"].to_pylist(), [tuple(r.values()) for r in written.to_pylist()]
+    return changes.deleted.table["id"].to_pylist(), [tuple(r.values()) for r in written.to_pylist()]
 
 
 TABLE = [
@@ -95,6 +95,30 @@ def test_a_row_without_a_place_in_the_order_is_refused(kind: pa.DataType) -> Non
     table = rows.table.set_column(1, "ts", pa.array([None, 1]).cast(kind))
     with pytest.raises(BadRowError, match="'ts' of order_by holds NULL"):
         settled(Rows(table, rows.hashes, marks=rows.marks))
+
+
+@pytest.mark.parametrize("last_only", [True, False])
+def test_a_large_partition_is_judged_some_keys_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, eoc_random: random.Random, last_only: bool
+) -> None:
+    """With what is left in files, and the same to the row; a hot key is judged whole."""
+    keys = [*(eoc_random.randrange(30) for _ in range(300)), *[7] * 100]
+    rows = rows_of(*((k, n, eoc_random.randrange(3), eoc_random.choice("DIU")) for n, k in
+                     enumerate(keys)))  # fmt: skip
+    tied = rows_of(*((k, 0, n, "U") for n, k in enumerate([1, 2, 3, 4, 4])))
+
+    def outcome() -> Any:
+        ordered = arranged(rows, ["id"], ["ts"])
+        found = labels(ordered, ["id"], ["ts"], last_only=last_only).to_pylist()
+        with pytest.raises(BadRowError, match="key id=4"):
+            settled(tied, last_only=last_only)
+        return settled(rows, last_only=last_only), found
+
+    expected = outcome()
+    monkeypatch.setattr("spark_eoc.sinks.mysql.changes._JUDGED_ROWS", 3)
+    assert outcome() == expected
+    monkeypatch.setattr("spark_eoc.sinks.rows.SPILL_BYTES", 1000)
+    assert outcome() == expected
 
 
 def one_after_another(
