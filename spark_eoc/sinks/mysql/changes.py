@@ -136,7 +136,7 @@ class Groups:
         table = pa.table({"group": self.group, "number": numbers})
         newest = table.group_by("group", use_threads=False).aggregate([("number", "max")])
         newest = newest.sort_by("group").column("number_max")
-        return pc.take(newest, self.group)
+        return pc.take(_whole(*newest.chunks), self.group)
 
     def conflict(self, *, last_only: bool) -> int | None:
         """A row whose order to the one before it decides, and is not known."""
