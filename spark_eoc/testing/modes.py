@@ -7,8 +7,9 @@ an undisturbed run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,7 +38,8 @@ class Mode:
     """One way to write rows ``k, m, n, s``: key, member, number, and a sequence number.
 
     ``ordered``: rows of one key must be in one partition, in their order, for the result to be
-    defined. ``columns`` are those that the writer gets.
+    defined. ``columns`` are those that the writer gets. With ``letters`` some rows can't be
+    written, those of :func:`is_bad`, and are put aside.
     """
 
     sink: str
@@ -46,6 +48,7 @@ class Mode:
     columns: Sequence[str]
     ordered: bool
     fold: Fold | None = field(default=None, compare=False)
+    letters: bool = False
 
     def __str__(self) -> str:
         return f"{self.sink} {self.name}"
@@ -92,8 +95,14 @@ class Target(Protocol):
         """What others write between two batches, so that a late repeat shows."""
 
 
+def is_bad(sink: str, row: Row) -> bool:
+    """Whether a target for dead letters refuses this row: by a CHECK, or because its key holds
+    another type."""
+    return bool(row["s"] % 7 == 3 if sink == "mysql" else row["k"] == KEYS - 1)
+
+
 def mysql_modes() -> list[Mode]:
-    """Append, upsert with every merge rule, and deletes."""
+    """Append, upsert with every merge rule, and deletes; some of them with dead letters."""
     plain = ("k", "n")
     modes = [Mode("mysql", "append", {}, plain, ordered=False, fold=_append)]
     for rule in MERGES:
@@ -106,18 +115,25 @@ def mysql_modes() -> list[Mode]:
     except (TypeError, ConfigError):
         return modes
     columns = ("k", "n", "s")
-    return [*modes, Mode("mysql", "delete_when", told, columns, ordered=True, fold=_delete_when)]
+    modes.append(Mode("mysql", "delete_when", told, columns, ordered=True, fold=_delete_when))
+    add = {"mode": "upsert", "key": ["k"], "merge": {"n": "add"}}
+    asides: Any = (("append", {}, False, _append), ("add", add, False, _merge("add")),
+              ("delete_when", told, True, None))  # fmt: skip
+    return modes + [
+        Mode("mysql", f"{name} aside", how, columns, ordered, fold and _aside("mysql", fold), True)
+        for name, how, ordered, fold in asides
+    ]
 
 
 def redis_modes() -> list[Mode]:
-    """Every command."""
+    """Every command; some of them with dead letters."""
     takes: dict[str, dict[str, Any]] = {
         "value": {"value": "n"},
         "fields": {"fields": ["n"]},
         "member": {"member": "m", "score": "n"},
         "": {},
     }
-    return [
+    modes = [
         Mode(
             "redis",
             name,
@@ -127,6 +143,17 @@ def redis_modes() -> list[Mode]:
             fold=_REDIS.get(name),
         )
         for name, kind in KINDS.items()
+    ]
+    return modes + [
+        replace(
+            mode,
+            name=f"{mode.name} aside",
+            columns=("k", "m", "n", "s"),
+            fold=_aside("redis", _REDIS[mode.name]),
+            letters=True,
+        )
+        for mode in modes
+        if mode.name in ("hincrby", "rpush")
     ]
 
 
@@ -143,24 +170,32 @@ class Table:
         """The empty table."""
         key = ", PRIMARY KEY (k)" if "key" in self.mode.arguments else ""
         columns = ", ".join(f"{name} BIGINT" for name in self.mode.columns)
+        columns += ", CHECK (s % 7 <> 3)" if self.mode.letters else ""
         self.query(f"CREATE TABLE {self.name} ({columns}{key}) ENGINE=InnoDB")
         return self
 
     def writer(self, atomicity: str) -> Writer:
         """See :class:`Target`."""
-        return MySQLWriter(
-            self.url, self.name, atomicity=atomicity, retry_minutes=0.5, **self.mode.arguments
-        )
+        more = dict(self.mode.arguments)
+        if self.mode.letters:
+            more |= {"on_bad_row": "dead_letter", "dead_letter_table": f"{self.name}_letters"}
+        return MySQLWriter(self.url, self.name, atomicity=atomicity, retry_minutes=0.5, **more)
 
     def content(self) -> Content:
         """Values by key, or how often each row is there."""
         rows = self.query(f"SELECT {', '.join(self.mode.columns)} FROM {self.name}")
+        found: Content = self._letters()
         if "key" in self.mode.arguments:
-            return {str(row[0]): row[1] for row in rows}
-        found: Content = {}
+            return {**found, **{str(row[0]): row[1] for row in rows}}
         for row in rows:
             _append(found, dict(zip(self.mode.columns, row, strict=True)))
         return found
+
+    def _letters(self) -> Content:
+        name = f"{self.name}_letters"
+        if not self.query(f"SHOW TABLES LIKE '{name}'"):
+            return {}
+        return _letters(row for (row,) in self.query(f"SELECT row_json FROM {name}"))
 
     def refill(self) -> Content:
         """Nobody else writes to it."""
@@ -179,6 +214,8 @@ class Keys:
     def create(self) -> Keys:
         """Filled, where there would be nothing to see otherwise."""
         self.refill()
+        if self.mode.letters:
+            self.client.set(f"{self.prefix}:{KEYS - 1}", 1)
         return self
 
     def writer(self, atomicity: str) -> Writer:
@@ -190,13 +227,19 @@ class Keys:
             ledger=f"{self.prefix}_ledger",
             chunk_rows=2,
             retry_minutes=0.1,
+            on_bad_row="dead_letter" if self.mode.letters else "fail",
             **self.mode.arguments,
         )
 
     def content(self) -> Content:
         """Values by key; of lists and streams without their order."""
         keys = sorted(self.client.scan_iter(f"{self.prefix}:*"))
-        return {key.decode().rpartition(":")[2]: _value(self.client, key) for key in keys}
+        found = _letters(
+            fields[b"row"] for _, fields in self.client.xrange(f"{self.prefix}_ledger:dead_letters")
+        )
+        for key in keys:
+            found[key.decode().rpartition(":")[2]] = _value(self.client, key)
+        return found
 
     def refill(self) -> Content:
         """Where keys are deleted there would be nothing to see."""
@@ -204,6 +247,21 @@ class Keys:
             return {}
         self.client.mset({f"{self.prefix}:{key}": 1 for key in range(KEYS)})
         return {str(key): 1.0 for key in range(KEYS)}
+
+
+def _letters(rows: Iterable[str | bytes]) -> Content:
+    numbers = sorted(json.loads(row)["s"] for row in rows)
+    return {"letters": numbers} if numbers else {}
+
+
+def _aside(sink: str, fold: Fold) -> Fold:
+    def either(content: Content, row: Row) -> None:
+        if is_bad(sink, row):
+            content["letters"] = sorted([*content.get("letters", ()), row["s"]])
+        else:
+            fold(content, row)
+
+    return either
 
 
 def _value(client: Any, key: bytes) -> Any:
