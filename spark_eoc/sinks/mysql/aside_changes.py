@@ -10,14 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pymysql
 
 from spark_eoc.sinks.dead_letters import RefusedRow
-from spark_eoc.sinks.mysql.changes import Groups, no_order, no_place, numbers_where, unplaced
+from spark_eoc.sinks.mysql.changes import (
+    Judgement,
+    counting,
+    judge,
+    no_order,
+    no_place,
+    numbers_where,
+    unplaced,
+)
 from spark_eoc.sinks.mysql.insertion import Insertion, is_content, refused_row
 from spark_eoc.sinks.mysql.layout import Layout
 from spark_eoc.sinks.mysql.refusals import Refusals, check_limit
@@ -26,6 +34,8 @@ from spark_eoc.sinks.mysql.write import STATEMENT_BYTES, around
 from spark_eoc.sinks.rows import Rows
 
 _SAVEPOINT, _UNDO = "SAVEPOINT spark_eoc_{}", "ROLLBACK TO SAVEPOINT spark_eoc_{}"
+#: True or not for each row.
+Mask: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 class AsideChanges:
@@ -46,32 +56,32 @@ class AsideChanges:
 
         DeadLetterLimitError above the limit; what passes is raised as it is.
         """
-        rows, numbers = self._placed(rows)
-        if not len(rows):
+        rows, numbers, judged = self._placed(rows)
+        if judged is None:
             return [*self._found.values()]
-        groups = Groups(rows, self._key, self._order_by)
-        written, deletes = groups.written(last_only=self._layout.last_only), groups.deletes()
+        group, written, deletes = judged.group, judged.written, judged.deletes
         if pc.any(deletes).as_py():
             self._connection.query(self._delete.create())
         self._connection.query(_SAVEPOINT.format("changes"))
-        bad = pa.array([], pa.int64())
+        bad: list[int] = []
         while True:
-            good = pc.invert(pc.is_in(groups.group, bad))
+            good = pc.invert(_is_in(group, bad))
             refused = self._send(rows, pc.and_(deletes, good), pc.and_(written, good))
-            of = groups.group.take(pa.array([*refused], pa.int64()))
-            counted = pc.and_(pc.or_(deletes, written), pc.is_in(groups.group, of))
-            self._put_aside(numbers, counted, groups.group, refused)
+            of = [group[row].as_py() for row in refused]
+            counted = pc.and_(pc.or_(deletes, written), _is_in(group, of))
+            self._put_aside(numbers, counted, group, refused)
             if pc.sum(counted).as_py() in (None, len(refused)):  # nothing else of their keys is in
                 return [*self._found.values()]
-            bad = pa.concat_arrays([bad, of])
+            bad += of
             self._connection.query(_UNDO.format("changes"))
 
     # -- rows whose order is not known --------------------------------------------------------
 
-    def _placed(self, rows: Rows) -> tuple[Rows, pa.Array]:
-        """The rows that have a place in the order, and their numbers; the others are put aside,
-        with all rows of their keys where it is not known which of them comes last."""
-        numbers = pa.array(range(len(rows)), pa.int64())
+    def _placed(self, rows: Rows) -> tuple[Rows, pa.ChunkedArray, Judgement | None]:
+        """The rows that have a place in the order, their numbers and what becomes of them, if there
+        are any; the others are put aside, with all rows of their keys where it is not known which
+        of them comes last."""
+        numbers = counting(len(rows))
         for name in self._key:
             mask = unplaced(rows.table, name)
             if pc.any(mask).as_py():
@@ -81,24 +91,28 @@ class AsideChanges:
             mask = unplaced(rows.table, name)
             if pc.any(mask).as_py():
                 why = RefusedRow(0, no_place("order_by", name), name)
-                whole = self._whole_keys(Groups(rows, self._key, ()).group, mask)
+                whole = self._whole_keys(self._judge(rows, ()).group, mask)
                 rows, numbers = self._leave_out(rows, numbers, mask, whole, why)
         if not len(rows):
-            return rows, numbers
-        groups = Groups(rows, self._key, self._order_by)
-        mask = self._whole_keys(groups.group, groups.conflicts(last_only=self._layout.last_only))
-        if pc.any(mask).as_py():
+            return rows, numbers, None
+        judged: Judgement | None = self._judge(rows, self._order_by)
+        if judged is not None and pc.any(judged.conflicts).as_py():
+            mask = self._whole_keys(judged.group, judged.conflicts)
             how = no_order(self._order_by)
             why = RefusedRow(0, f"different rows of its key {how}, so which comes last is unknown")
             rows, numbers = self._leave_out(rows, numbers, mask, mask, why)
-        return rows, numbers
+            judged = self._judge(rows, self._order_by) if len(rows) else None
+        return rows, numbers, judged
 
-    def _whole_keys(self, group: pa.Array, mask: pa.Array) -> pa.Array:
+    def _judge(self, rows: Rows, order_by: Sequence[str]) -> Judgement:
+        return judge(rows, self._key, order_by, last_only=self._layout.last_only)
+
+    def _whole_keys(self, group: pa.ChunkedArray, mask: Mask) -> pa.ChunkedArray:
         return pc.is_in(group, group.filter(mask))
 
     def _leave_out(
-        self, rows: Rows, numbers: pa.Array, mask: pa.Array, whole: pa.Array, why: RefusedRow
-    ) -> tuple[Rows, pa.Array]:
+        self, rows: Rows, numbers: pa.ChunkedArray, mask: Mask, whole: Mask, why: RefusedRow
+    ) -> tuple[Rows, pa.ChunkedArray]:
         """The rows without those in ``whole``, which are put aside for what is wrong with those in
         ``mask``."""
         self._check(pc.sum(whole).as_py())
@@ -111,12 +125,13 @@ class AsideChanges:
 
     # -- what is sent -------------------------------------------------------------------------
 
-    def _send(self, rows: Rows, gone: pa.Array, kept: pa.Array) -> dict[int, RefusedRow]:
+    def _send(self, rows: Rows, gone: Mask, kept: Mask) -> dict[int, RefusedRow]:
         """Deletes and writes; the refused rows, by their numbers in ``rows``."""
         refused: dict[int, RefusedRow] = {}
         numbers = numbers_where(gone)
         if len(numbers):
-            self._delete_keys(rows.take(numbers), numbers, refused)
+            keys = replace(rows, table=rows.table.select(self._key), marks=None)
+            self._delete_keys(keys.kept(gone), numbers, refused)
         if not pc.all(kept).as_py():
             self._insert(self._layout.insert(), rows.kept(kept), numbers_where(kept), refused)
         else:
@@ -124,11 +139,10 @@ class AsideChanges:
         return refused
 
     def _delete_keys(self, rows: Rows, numbers: pa.Array, refused: dict[int, RefusedRow]) -> None:
-        """Deletes the rows' keys; where that is refused, in halves."""
+        """Deletes these keys; where that is refused, in halves."""
         self._connection.query(_SAVEPOINT.format("deletes"))
         self._connection.query(self._delete.forget())
-        keys = replace(rows, table=rows.table.select(self._key), marks=None)
-        self._insert(self._delete.keys(), keys, numbers, refused)
+        self._insert(self._delete.keys(), rows, numbers, refused)
         try:
             self._connection.query(self._delete.sql())
         except pymysql.MySQLError as error:
@@ -172,6 +186,10 @@ class AsideChanges:
         unit, limit = self._refusals.unit, self._refusals.limit
         if unit is not None and limit is not None:
             check_limit(unit, len(self._found) + more, 0, limit)
+
+
+def _is_in(group: pa.ChunkedArray, numbers: Sequence[int]) -> pa.ChunkedArray:
+    return pc.is_in(group, pa.array(numbers, pa.int64()))
 
 
 def _beside(row: int, why: RefusedRow) -> RefusedRow:

@@ -46,10 +46,11 @@ def settle(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only
 
     BadRowError where ``order_by`` does not tell which of two different rows of a key comes last.
     """
-    judged = _judged(rows, key, order_by, last_only=last_only)
-    keep, gone = (pa.chunked_array(masks) for masks in zip(*judged, strict=True))
+    judged = _checked(rows, key, order_by, last_only=last_only)
+    keep = judged.written
     keys = replace(rows, table=rows.table.select(list(key)), marks=None)
-    return Changes(keys.kept(gone), rows if pc.all(keep).as_py() else rows.kept(keep))
+    written = rows if pc.all(keep).as_py() else rows.kept(keep)
+    return Changes(keys.kept(judged.deletes), written)
 
 
 def labels(
@@ -57,8 +58,9 @@ def labels(
 ) -> pa.ChunkedArray:
     """The same as a label for each row, for rows that are all kept until later: ``DELETE`` where
     the key is to be deleted first, ``WRITE`` where the row is then written, else ``SKIP``."""
-    judged = _judged(rows, key, order_by, last_only=last_only)
-    return pa.chunked_array([_labelled(keep, gone) for keep, gone in judged])
+    judged = _checked(rows, key, order_by, last_only=last_only)
+    masks = zip(judged.written.chunks, judged.deletes.chunks, strict=True)
+    return pa.chunked_array([_labelled(keep, gone) for keep, gone in masks])
 
 
 def _labelled(keep: pa.Array, gone: pa.Array) -> pa.Array:
@@ -71,15 +73,31 @@ def _repeated(label: bytes, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(label, pa.binary()), count)
 
 
-def _judged(
-    rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool
-) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """What is written, and what names a key that is deleted: True or not for each row, some rows
-    at a time."""
+@dataclass(frozen=True)
+class Judgement:
+    """What becomes of each row. ``group`` is the number of its key, from 0; ``written`` and
+    ``deletes`` are as in :class:`Groups`, ``conflicts`` too."""
+
+    group: pa.ChunkedArray
+    written: pa.ChunkedArray
+    deletes: pa.ChunkedArray
+    conflicts: pa.ChunkedArray
+
+
+def judge(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Judgement:
+    """Judges ordered rows, some keys at a time, because it takes 100 bytes a row.
+
+    No row may be :func:`unplaced` in ``key`` or ``order_by``.
+    """
+    parts, keys = [], 0
     for start, stop in _whole_keys(rows, key):
-        groups = _checked(rows.slice(start, stop), key, order_by, last_only=last_only)
-        yield groups.written(last_only=last_only), groups.deletes()
+        groups = Groups(rows.slice(start, stop), key, order_by)
+        group = pc.add(groups.group, keys)
+        keys = 1 + group[-1].as_py()
+        written, conflicts = (of(last_only=last_only) for of in (groups.written, groups.conflicts))
+        parts.append((group, written, groups.deletes(), conflicts))
         rows.release()
+    return Judgement(*map(pa.chunked_array, zip(*parts, strict=True)))
 
 
 def _whole_keys(rows: Rows, key: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -96,14 +114,16 @@ def _whole_keys(rows: Rows, key: Sequence[str]) -> Iterator[tuple[int, int]]:
     yield start, len(rows)
 
 
-def _checked(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool) -> Groups:
+def _checked(
+    rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only: bool
+) -> Judgement:
     _refuse_unplaced(rows.table, "key", key)
     _refuse_unplaced(rows.table, "order_by", order_by)
-    groups = Groups(rows, key, order_by)
-    conflict = groups.conflict(last_only=last_only)
-    if conflict is not None:
+    judged = judge(rows, key, order_by, last_only=last_only)
+    conflict = pc.index(judged.conflicts, pa.scalar(True)).as_py()
+    if conflict >= 0:
         raise _unordered(rows.table.slice(conflict, 1), key, order_by)
-    return groups
+    return judged
 
 
 class Groups:
@@ -138,13 +158,8 @@ class Groups:
         newest = newest.sort_by("group").column("number_max")
         return pc.take(_whole(*newest.chunks), self.group)
 
-    def conflict(self, *, last_only: bool) -> int | None:
-        """A row whose order to the one before it decides, and is not known."""
-        found = pc.index(self.conflicts(last_only=last_only), pa.scalar(True)).as_py()
-        return None if found < 0 else int(found)
-
     def conflicts(self, *, last_only: bool) -> pa.Array:
-        """True for all such rows."""
+        """True for a row whose order to the one before it decides, and is not known."""
         if last_only:
             matters = pc.equal(self._place, pc.take(self._place, self._last))
         else:
@@ -164,6 +179,13 @@ class Groups:
 def _counting(count: int) -> pa.Array:
     ones = pa.repeat(pa.scalar(1, pa.int64()), count)
     return pc.subtract(pc.cumulative_sum(ones), pa.scalar(1, pa.int64()))
+
+
+def counting(count: int) -> pa.ChunkedArray:
+    """The numbers of so many rows."""
+    starts = range(0, count, _JUDGED_ROWS)
+    parts = [pc.add(_counting(min(_JUDGED_ROWS, count - start)), start) for start in starts]
+    return pa.chunked_array(parts, pa.int64())
 
 
 def _numbered(starts: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_eoc.errors import DeadLetterLimitError
 from spark_eoc.failpoints import DIRECTORY, ENVIRONMENT, FailpointError
 from spark_eoc.sinks.entries import AlreadyApplied, Applied, Refused
-from spark_eoc.sinks.mysql import aside_changes
+from spark_eoc.sinks.mysql import aside_changes, changes
 from spark_eoc.sinks.mysql.writer import MySQLWriter
 from spark_eoc.testing.plugin import Database
 from tests.sinks.calls import Query
@@ -97,16 +97,18 @@ def expect(
      pytest.param("mysql", "add", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_key_has_all_that_its_rows_amount_to_or_what_it_had(
-    database_on: Any, eoc_seed: int, server: str, rule: str
+    database_on: Any, eoc_seed: int, monkeypatch: pytest.MonkeyPatch, server: str, rule: str
 ) -> None:
     """Random batches, of which every sixth row is bad; only those that count are put aside, and
-    no older row takes their place."""
+    no older row takes their place. Every other batch is judged as one that is large."""
     database = create(database_on(server))
     writes = aside(database, rule)
     chance = random.Random(eoc_seed)
     expected: dict[int, tuple[int, int]] = {}
     wanted: Counter[Any] = Counter()
-    for _ in range(6):
+    for batch in range(6):
+        monkeypatch.setattr(changes, "_JUDGED_ROWS", 3 if batch % 2 else 1000)
+        monkeypatch.setattr("spark_eoc.sinks.rows.SPILL_BYTES", 100 if batch % 2 else 1 << 25)
         ordered = [
             (chance.randrange(9), ts, BAD if chance.random() < 1 / 6 else chance.randrange(99),
              chance.choice("IUUD"))
@@ -142,8 +144,12 @@ def test_a_bad_winner_leaves_its_key_as_it_was(table: Database) -> None:
     assert reasons(table)[1] == f"another row of its key is refused: {reasons(table)[2]}"
 
 
-def test_rows_without_a_known_order_go_aside_with_their_key(table: Database) -> None:
-    """NULL in the key, alone; NULL in order_by and ties, with all rows of the key."""
+def test_rows_without_a_known_order_go_aside_with_their_key(
+    table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NULL in the key, alone; NULL in order_by and ties, with all rows of the key; wherever the
+    rows are cut to be judged."""
+    monkeypatch.setattr(changes, "_JUDGED_ROWS", 2)
     writes = aside(table)
     writes.apply(rows_of((1, 1, 10, "I"), (2, 1, 20, "I")))
     outcome = writes.apply(
