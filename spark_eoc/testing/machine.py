@@ -324,6 +324,41 @@ class ExactlyOnce(RuleBasedStateMachine):
         return control is not None and control.token == getattr(task, "token", None)
 
 
+class OptionsChange(ExactlyOnce):
+    """The same, and a writer's options change while a batch is begun."""
+
+    @precondition(lambda self: self.pending is not None)
+    @rule(task=st.integers(0, 3), seed=st.integers(0, 99))
+    def options_change(self, task: int, seed: int) -> None:
+        """After an attempt that dies: they hold where nothing is applied; else they are refused."""
+        self._attempt(Trouble(task=task), same_run=False, parts=self._begun(), seed=seed)
+        pending = self.pending
+        if pending is None:
+            return
+        begun, before = pending.begun, self.target.content()
+        self.writer, self.run = self._new_run()
+        _change_options(self.writer)
+        attempt = Attempt(self.writer, self.run, self._begun())
+        frame: Any = self._frame(pending.rows, attempt, seed)
+        try:
+            self.writer(frame, self.batch_id)
+        except ReplayMismatchError:
+            assert begun is not None, "refused, and nothing is applied"
+            assert self.target.content() == before, "refused, and yet something was written"
+        else:
+            assert begun is None, "a batch was written with two kinds of options"
+            self._complete()
+        self.writer, self.run = self._new_run()
+
+
+def _change_options(writer: Writer) -> None:
+    """So that the ledger takes all of them for others; what is written is the same."""
+    kind = type(writer._sink)
+    others = dict.fromkeys(writer._sink.options(), "another")
+    other = type(f"Other{kind.__name__}", (kind,), {"options": lambda _: others})
+    object.__setattr__(writer._sink, "__class__", other)
+
+
 def _fail_at(wanted: int | None, partition: int) -> None:
     if partition == wanted:
         raise JobFailedError(f"task {partition}")

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from spark_eoc.sinks import ledger
 from spark_eoc.sinks.mysql import ledger_sql, staging
 from spark_eoc.sinks.mysql import sink as mysql_sink
 from spark_eoc.sinks.redis import apply, store
 from spark_eoc.sinks.writer import Writer
-from spark_eoc.testing.machine import ExactlyOnce
+from spark_eoc.testing.machine import ExactlyOnce, OptionsChange
 from spark_eoc.testing.matrix import MODES
 from spark_eoc.testing.modes import Keys, Mode, Table, Target
 from spark_eoc.testing.plugin import Database
@@ -26,10 +27,12 @@ from tests.sinks.broken import broken_writer
 NAMES = iter(range(10**9))
 
 
-def machine(sink: str, modules: list[Any], make: Any) -> type[ExactlyOnce]:
+def machine(
+    sink: str, modules: list[Any], make: Any, base: type[ExactlyOnce] = ExactlyOnce
+) -> type[ExactlyOnce]:
     """For every mode of a sink that the model knows, on empty targets from ``make``."""
 
-    class Tried(ExactlyOnce):
+    class Tried(base):  # type: ignore[misc,valid-type]
         modes: ClassVar = [mode for mode in MODES[sink]() if mode.fold is not None]
         files: ClassVar = [str(module.__file__) for module in modules]
 
@@ -55,18 +58,20 @@ def run(
     run_state_machine_as_test(hypothesis.seed(seed)(tried), settings=profile)
 
 
-def mysql_machine(mariadb: Database) -> type[ExactlyOnce]:
+def mysql_machine(mariadb: Database, base: type[ExactlyOnce] = ExactlyOnce) -> type[ExactlyOnce]:
     def make(mode: Mode) -> Target:
         return Table(mariadb.url(), mariadb.query, f"t{next(NAMES)}", mode).create()
 
-    return machine("mysql", [mysql_sink, ledger_sql, staging], make)
+    return machine("mysql", [mysql_sink, ledger_sql, staging], make, base)
 
 
-def redis_machine(server: Any, prefix: str) -> type[ExactlyOnce]:
+def redis_machine(
+    server: Any, prefix: str, base: type[ExactlyOnce] = ExactlyOnce
+) -> type[ExactlyOnce]:
     def make(mode: Mode) -> Target:
         return Keys(server.url(), server.client(), f"{prefix}{next(NAMES)}", mode).create()
 
-    return machine("redis", [store, apply], make)
+    return machine("redis", [store, apply], make, base)
 
 
 def test_mysql_whatever_happens(mariadb: Database, eoc_seed: int) -> None:
@@ -109,12 +114,23 @@ def test_a_sink_without_a_rule_is_found(mariadb: Database, kind: str, how: str) 
         run(tried, 1, 40, 12)
 
 
+def test_options_that_change_in_mid_batch_are_found(
+    redis_server: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red without the rule."""
+    monkeypatch.setattr(ledger, "changed_options", lambda *_: [])
+    tried = redis_machine(redis_server, prefix, OptionsChange)
+    tried.modes, tried.atomicities = [MODES["redis"]()[0]], ["partition"]
+    with pytest.raises(AssertionError, match="two kinds of options"):
+        run(tried, 1, 60, 12)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_mysql_whatever_happens_for_long(mariadb: Database, eoc_seed: int) -> None:
     """Deep."""
     print(f"\nproperties with --eoc-seed={eoc_seed}")
-    run(mysql_machine(mariadb), eoc_seed, 400, 40, shrink=True)
+    run(mysql_machine(mariadb, OptionsChange), eoc_seed, 400, 40, shrink=True)
 
 
 @pytest.mark.slow
@@ -122,4 +138,4 @@ def test_mysql_whatever_happens_for_long(mariadb: Database, eoc_seed: int) -> No
 def test_redis_whatever_happens_for_long(redis_server: Any, prefix: str, eoc_seed: int) -> None:
     """Deep."""
     print(f"\nproperties with --eoc-seed={eoc_seed}")
-    run(redis_machine(redis_server, prefix), eoc_seed, 2000, 40, shrink=True)
+    run(redis_machine(redis_server, prefix, OptionsChange), eoc_seed, 2000, 40, shrink=True)
