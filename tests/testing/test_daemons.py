@@ -29,10 +29,10 @@ def require_once(producer: ProducerProcess, buffer: Path) -> int:
 def test_kills_of_receiver_and_producer_lose_and_double_nothing(
     tmp_path: Path, eoc_seed: int
 ) -> None:
-    """Eight, of both kinds; the producer's transcript, written by each of its lives, says what is
+    """Six, of both kinds; the producer's transcript, written by each of its lives, says what is
     due, and a pause is one of the moment and not of a life."""
     instants = Instants(spread_s=0.1, hold_s=(0.0, 0.1))
-    schedule = KillSchedule(eoc_seed, count=8, kinds=DAEMON_KILLS, instants=instants)
+    schedule = KillSchedule(eoc_seed, count=6, kinds=DAEMON_KILLS, instants=instants)
     options = ["--segment-bytes", "16384", "--retention", "1h"]
     with (
         ReceiverDaemon.on(tmp_path / "buffer", tmp_path / "receiver", options) as receiver,
