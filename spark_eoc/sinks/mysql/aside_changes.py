@@ -189,7 +189,7 @@ class AsideChanges:
 
 
 def _is_in(group: pa.ChunkedArray, numbers: Sequence[int]) -> pa.ChunkedArray:
-    return pc.is_in(group, pa.array(numbers, pa.int64()))
+    return pc.is_in(group, pa.array(numbers, pa.int32()))
 
 
 def _beside(row: int, why: RefusedRow) -> RefusedRow:

@@ -22,7 +22,7 @@ DELETED = "__spark_eoc_deleted"
 #: Labels of :func:`labels`.
 WRITE, DELETE, SKIP = b"w", b"d", b"-"
 #: Rows that are judged at a time, whatever the partition's size; more of a key that has more.
-_JUDGED_ROWS = 200_000
+_JUDGED_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def judge(rows: Rows, key: Sequence[str], order_by: Sequence[str], *, last_only:
     parts, keys = [], 0
     for start, stop in _whole_keys(rows, key):
         groups = Groups(rows.slice(start, stop), key, order_by)
-        group = pc.add(groups.group, keys)
+        group = pc.add(groups.group, keys).cast(pa.int32())
         keys = 1 + group[-1].as_py()
         written, conflicts = (of(last_only=last_only) for of in (groups.written, groups.conflicts))
         parts.append((group, written, groups.deletes(), conflicts))

@@ -155,7 +155,7 @@ def _summed(
     if ttl is not None:
         data["ttl"] = ttl
         sums.append(("ttl", "max"))
-    groups = pa.table(data).group_by(by).aggregate([*sums, ([], "count_all")])
+    groups = pa.table(data).group_by(by, use_threads=False).aggregate([*sums, ([], "count_all")])
     # Groups come in any order; chunks need the rows' own, in which a group's rows are adjacent.
     groups = groups.sort_by("row_min")
     found = [

@@ -17,7 +17,7 @@ from spark_eoc.sinks.redis.text import text_column
 from spark_eoc.sinks.rows import Rows
 
 #: Rows that are worked on at a time, whatever the partition's size.
-WINDOW_ROWS = 200_000
+WINDOW_ROWS = 100_000
 
 
 @dataclass(frozen=True)
