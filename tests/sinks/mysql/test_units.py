@@ -334,7 +334,7 @@ def test_a_lock_wait_timeout_leaves_nothing_of_the_unit(
     says who blocks when its budget is spent."""
     table.query("ALTER TABLE t ADD PRIMARY KEY (id)")
     monkeypatch.setattr("spark_eoc.sinks.mysql.sink.STATEMENT_BYTES", 60)
-    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 1)
+    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 2)
     blocker = table.connect(autocommit=False)
     blocker.cursor().execute("INSERT INTO t VALUES (3, 'theirs')")
     run = Run(good(table, retry_minutes=0.02), "a")

@@ -242,7 +242,7 @@ def test_a_lock_that_passes_is_waited_for(table: Database, monkeypatch: pytest.M
     """Error 1205 takes the whole publish back; it is tried again, and says who blocks when the
     budget is spent. Nothing of it is there."""
     table.query("ALTER TABLE t ADD PRIMARY KEY (id)")
-    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 1)
+    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 2)
     run = whole(table, retry_minutes=0.02)
     run.open()
     staged = [run.stage(0, 1, 2), run.stage(1, 3, 4)]
@@ -459,7 +459,7 @@ def test_a_driver_stopped_while_it_publishes(
     table: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends its idle transaction, and the next run goes on."""
-    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 1)
+    monkeypatch.setattr("spark_eoc.sinks.mysql.connection.TIME_LIMIT_S", 2)
     old, new = whole(table, "a", retry_minutes=0), whole(table, "b")
     old.open()
     staged = old.stage(0, 1, 2)
