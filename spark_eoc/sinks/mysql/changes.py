@@ -238,8 +238,8 @@ def _whole(*parts: pa.Array) -> pa.Array:
 
 
 def unplaced(table: pa.Table, name: str) -> pa.Array:
-    """True for the rows whose column has no place in an order."""
-    return _whole(*pc.is_null(table.column(name), nan_is_null=True).chunks)
+    """True for the rows whose column has no place in an order; none may be left of them."""
+    return pc.is_null(table.column(name), nan_is_null=True).combine_chunks()
 
 
 def no_place(option: str, name: str) -> str:

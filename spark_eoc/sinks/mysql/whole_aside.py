@@ -8,6 +8,7 @@ written in the publishing transaction.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,16 +103,16 @@ class AsideStaging(Staging):
 
 @dataclass
 class _Aside:
-    """The refused rows of one try to publish, by staging id and row; DeadLetterLimitError where
+    """The refused rows of one try to publish, by staging id, in order; DeadLetterLimitError where
     they come to be more than ``limit``."""
 
     batch_id: int
     limit: int
-    found: dict[str, dict[int, RefusedRow]] = field(default_factory=dict)
+    found: dict[str, list[RefusedRow]] = field(default_factory=dict)
     count: int = 0
 
     def put(self, one: Known, refused: RefusedRow) -> None:
-        self.found.setdefault(one.staging_id, {})[refused.row] = refused
+        insort(self.found.setdefault(one.staging_id, []), refused, key=_row)
         self.count += 1
         if self.count > self.limit:
             refusal = whole_over_limit(self.batch_id, self.count, self.limit)
@@ -119,10 +120,15 @@ class _Aside:
                 refusal.what, applied=refusal.applied, next_step=refusal.next_step
             )
 
-    def of(self, one: Known) -> list[RefusedRow]:
-        return [*self.found.get(one.staging_id, {}).values()]
+    def of(self, one: Known) -> Sequence[RefusedRow]:
+        return self.found.get(one.staging_id, [])
 
     def left(self, one: Known, start: int, stop: int) -> int:
         """How many of these rows are staged and not refused."""
-        refused = self.found.get(one.staging_id, {})
-        return stop - start - sum(start <= row < stop for row in refused)
+        refused = self.of(one)
+        within = bisect_left(refused, stop, key=_row) - bisect_left(refused, start, key=_row)
+        return stop - start - within
+
+
+def _row(refused: RefusedRow) -> int:
+    return refused.row

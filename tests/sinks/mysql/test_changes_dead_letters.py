@@ -144,6 +144,26 @@ def test_a_bad_winner_leaves_its_key_as_it_was(table: Database) -> None:
     assert reasons(table)[1] == f"another row of its key is refused: {reasons(table)[2]}"
 
 
+@pytest.mark.parametrize("spill", [0, 1 << 25])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(None, 1, 1, "I"), (None, 2, 2, "I")],
+        [(1, None, 1, "I"), (1, 2, 2, "D")],
+        [(1, 1, 1, "I"), (1, 1, 2, "I")],
+        [(1, 1, BAD, "I"), (2, 1, BAD, "I")],
+    ],
+)
+def test_a_partition_of_which_nothing_is_left(
+    table: Database, monkeypatch: pytest.MonkeyPatch, rows: list[Any], spill: int
+) -> None:
+    """Rows without a key are in one partition, often by themselves."""
+    writes = aside(table)
+    monkeypatch.setattr("spark_eoc.sinks.rows.SPILL_BYTES", spill)
+    assert writes.apply(rows_of(*rows)) == Applied(2)
+    assert (content(table), len(letters(table))) == ({}, 2)
+
+
 def test_rows_without_a_known_order_go_aside_with_their_key(
     table: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
