@@ -40,6 +40,10 @@ class DeadLetterSql:
         self._quoted = (f"`{database}`." if database else "") + f"`{table}`"
         self._insert = f"INSERT INTO {self._quoted} ({_COLUMNS})"
 
+    def within(self, database: str) -> str:
+        """The table's name on a connection to ``database``, however it was given."""
+        return self._table if self._database == database else self.name
+
     def create(self, connection: Any, target: tuple[str, str]) -> None:
         """Creates the table if it is missing; never inside a transaction, since DDL commits.
 

@@ -127,7 +127,7 @@ class MySQLSink(Sink):
             "order_by": list(self.order_by),
         }
         if aside:
-            options["dead_letter_table"] = self._letters.name
+            options["dead_letter_table"] = self._letters.within(self.address.database)
         if aside or self.nan_as_null:
             options["nan"] = "null" if self.nan_as_null else "dead_letter"
         return options

@@ -245,11 +245,12 @@ def beyond(ops: Operations) -> dict[int, RefusedRow]:
 def without(window: Window, start: int, end: int, named: Mapping[int, RefusedRow]) -> Window:
     """The operations ``[start, end)`` that are not named, as a window of their own."""
     ops = window.operations
-    keep = pa.array([operation not in named for operation in range(start, end)], pa.bool_())
+    keep = [operation not in named for operation in range(start, end)] if named else []
+    mask = pa.array(keep, pa.bool_())
 
     def kept(column: Any) -> Any:
         part = column.slice(start, end - start)
-        return part.filter(keep) if named else part
+        return part.filter(mask) if named else part
 
     columns = [kept(column) for column in ops.columns]
     ttl = None if ops.ttl is None else kept(ops.ttl)

@@ -114,6 +114,22 @@ def test_options_that_change_nothing_of_a_row_may_change(
     assert content(mariadb) == wanted
 
 
+def test_one_table_of_dead_letters_has_one_name() -> None:
+    """Named with the connection's database or without it, or left out."""
+
+    def name(table: str | None, ledger: str = "spark_eoc") -> object:
+        writer = MySQLWriter("mysql://u@h/d", "t", dead_letter_table=table, ledger=ledger, **ASIDE)
+        return writer._sink.options()["dead_letter_table"]
+
+    alike = (
+        name("d.spark_eoc_dead_letters"),
+        name("spark_eoc_dead_letters"),
+        name(None, "d.spark_eoc"),
+    )
+    assert set(alike) == {name(None)}
+    assert name("other.spark_eoc_dead_letters") == "other.spark_eoc_dead_letters"
+
+
 def test_a_bad_row_of_a_partly_applied_batch_can_still_be_put_aside(
     mariadb: Database, query: Callable[..., Query]
 ) -> None:
