@@ -18,7 +18,7 @@ from spark_eoc.sinks.redis.outcomes import fenced_or_behind
 from spark_eoc.sinks.redis.resp import bulk
 from spark_eoc.sinks.redis.server import Script, text
 from spark_eoc.sinks.redis.stage import NOTHING, UnitStager
-from spark_eoc.sinks.redis.staged import StagedEntry, StagedSize, check_letters
+from spark_eoc.sinks.redis.staged import StagedEntry, StagedSize, check_given, check_letters
 from spark_eoc.sinks.redis.window import Window
 
 
@@ -81,7 +81,9 @@ class AsideStager(UnitStager):
             numbers += [0 if operation in named else operation - start + 1] * covered
             if operation in named:
                 self._note(rows.table, range(first, len(numbers)), named[operation])
-        return self._store(str(self._chunks), packed_rows(rows.table, _closed_up(numbers)))
+        packed = packed_rows(rows.table, _closed_up(numbers))
+        check_given(len(packed), self._name)
+        return self._store(str(self._chunks), packed)
 
     def _note(self, table: Any, rows: Sequence[int], why: RefusedRow) -> None:
         """Adds the rows' letters; of more than the limit only as many as show that."""

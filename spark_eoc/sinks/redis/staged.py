@@ -13,6 +13,9 @@ from spark_eoc.sinks.entries import Fingerprint
 MOST_VALUES = 300_000
 #: Bytes of a batch as it is staged; of its dead letters as many again.
 MOST_BYTES = 32 * 1024 * 1024
+#: Bytes of a chunk's rows as the frame gave them: columns that aren't written count, and a sum's
+#: rows all. Redis takes no argument above 512 MiB, and closes the connection.
+MOST_GIVEN_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,16 @@ def check_letters(size_bytes: int, what: str) -> None:
         raise _too_large(
             f"the dead letters of {what} are too large to be written by one Redis script: "
             f"{size_bytes} bytes or more of {MOST_BYTES}",
+            size_bytes=size_bytes,
+        )
+
+
+def check_given(size_bytes: int, what: str) -> None:
+    """Raises BatchTooLargeError if the rows of a chunk of ``what`` can't be kept in one field."""
+    if size_bytes > MOST_GIVEN_BYTES:
+        raise _too_large(
+            f"rows of {what} are too large to be kept for dead letters: {size_bytes} bytes for one "
+            f"chunk, compressed, of {MOST_GIVEN_BYTES}; columns that are not written count",
             size_bytes=size_bytes,
         )
 

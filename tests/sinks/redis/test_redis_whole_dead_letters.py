@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
@@ -288,6 +289,20 @@ def test_letters_that_are_too_large_together(
     with pytest.raises(BatchTooLargeError, match="the dead letters of batch 0 are too large"):
         run.publish()
     assert (keys_of(client, prefix), letters(client, prefix)) == (["s"], [])
+
+
+def test_rows_that_are_too_large_to_be_kept(
+    aside: NewRun, client: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of a sum are in its chunk, with columns that are not written; what no argument of
+    Redis holds is said, and not taken for a server that is gone."""
+    monkeypatch.setattr(staged, "MOST_GIVEN_BYTES", 20_000)
+    run = aside(fields=["n"])
+    run.open(0, atomicity="batch")
+    text = [f"{number:0200x}" + sha256(b"%d" % number).hexdigest() * 3 for number in range(2000)]
+    outcome = run.stage({"k": [1] * 2000, "n": [1] * 2000, "raw": text})
+    assert error_of(outcome) == "BatchTooLargeError"
+    assert staged_keys(client, prefix) == []
 
 
 def test_a_limit_that_is_met_by_one_operation(aside: NewRun, client: Any, prefix: str) -> None:
