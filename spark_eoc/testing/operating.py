@@ -165,8 +165,8 @@ class _Patient:
         self._spark.streams.resetTerminated()
         self._query(self._spark, self._place)
         queries = [query for query in self._spark.streams.active if query.id not in there]
+        # A query that has ended already is heard of there: it raises what it ended with.
         if not queries and not self._spark.streams.awaitAnyTermination(_ENDED_S):
-            # A query that has ended already is heard of there: it raises what it ended with.
             raise ConfigError(
                 "the function started no streaming query",
                 next_step="start one in it over place.input, with place.checkpoint",

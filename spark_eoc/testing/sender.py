@@ -1,6 +1,6 @@
 """A producer as a process of its own, to be killed: ``python -m spark_eoc.testing.sender FOLDER``.
 
-:class:`spark_eoc.testing.producer_process.ProducerProcess` starts it, again after each kill, and
+:class:`spark_eoc.testing.daemons.ProducerProcess` starts it, again after each kill, and
 tells it by the file ``control`` how far it may go. It writes each line down before it sends it, and
 each acknowledgement after it came, and goes on after the line that the receiver says is the last
 durable one: the promise that a producer of a user's own lives by.

@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from spark_eoc.sinks.mysql import MySQLWriter
 from spark_eoc.sinks.mysql.address import parse_url
 from spark_eoc.sinks.redis import RedisWriter
 from spark_eoc.sinks.writer import Writer
+from spark_eoc.testing.wait import until
 
 cloudpickle.register_pickle_by_value(spark_eoc)
 
@@ -59,14 +59,6 @@ def random_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         keys = [uuid.uuid4().hex for _ in range(batch.num_rows)]
         yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(keys)], ["id", "k"])
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(what)
-        time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -121,12 +113,12 @@ class LosesExecutorOnce:
         held = [batch.select(["id"]) for batch in batches]
         context, lost = TaskContext.get(), Path(self.folder, "lost")
         if context is not None and context.partitionId() == self.partition and not lost.exists():
-            until(self.ready, "the moment to lose an executor")
+            until(self.ready, WAIT_S, "the moment to lose an executor", interval=0.1)
             lost.touch()
             victim = _with_fewest_marks(self.folder) or _executor()
             os.kill(victim, signal.SIGKILL)
             if victim == _executor():
-                until(lambda: False, "the end")
+                until(lambda: False, WAIT_S, "the end", interval=0.1)
         yield from held
 
 
@@ -182,7 +174,7 @@ def tell_when_two_jobs_have_ended(spark: SparkSession, group: str, flag: Path) -
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
         return sum(job is not None and job.status == "SUCCEEDED" for job in jobs) >= 2
 
-    until(ended, "the left side's jobs")
+    until(ended, WAIT_S, "the left side's jobs", interval=0.1)
     flag.touch()
 
 
