@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing.checker import Row, Verdict, check
 from spark_eoc.testing.history import History
 from spark_eoc.testing.inputs import Input
@@ -70,7 +71,8 @@ class Chaos:
     def run(self) -> ChaosReport:
         """Carries it out. The report is also given when the script can't go on: it says so.
 
-        ConfigError, before anything is started, for a kind whose process isn't there.
+        ConfigError, before anything is started, for a kind whose process isn't there, and for a
+        sink that holds rows.
         """
         return _Course(self).run()
 
@@ -98,6 +100,7 @@ class _Course:
             aim=self._aim,
         )
         self.supervisor.require(*chaos.kinds)
+        require_empty(chaos.rows)
 
     def run(self) -> ChaosReport:
         stuck: str | None = None
@@ -259,6 +262,23 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 def verdict(transcript: Transcript, values: Counter[bytes]) -> Verdict:
     """The checker's verdict over values and how often each is there."""
     return check([transcript], (Row(value) for value in values.elements()))
+
+
+def require_empty(rows: Rows) -> None:
+    """ConfigError for a sink that holds rows: no verdict could tell them from those to come.
+
+    One that can't be read has none yet: many a query makes its table itself.
+    """
+    try:
+        there = rows.values().total()
+    except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not there
+        return
+    if there:
+        raise ConfigError(
+            f"{there} rows are in the sink before the query is started",
+            applied="nothing was started",
+            next_step="empty it, or use another table, key or file for each call",
+        )
 
 
 def _expected(transcript: Transcript, expect: Expect | None) -> Transcript:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.testing import surgery, tiers
-from spark_eoc.testing.chaos import Expect, verdict
+from spark_eoc.testing.chaos import Expect, require_empty, verdict
 from spark_eoc.testing.checker import TWICE, Verdict
 from spark_eoc.testing.inputs import made_up
 from spark_eoc.testing.place import Place
@@ -87,7 +87,7 @@ class SurgeryRunner:
     ) -> SurgeryReport:
         """Runs ``query(spark, place)``, a function that starts one streaming query over the text
         files in ``place.input`` with its checkpoint in ``place.checkpoint``; ``rows`` reads its
-        sink, which must be empty before. ``operation`` is a name of
+        sink; ConfigError where it holds rows before. ``operation`` is a name of
         :data:`~spark_eoc.testing.surgery.OPERATIONS`; ``place.mysql_url`` and ``redis_url`` are
         those of the servers that are given.
         """
@@ -107,6 +107,7 @@ class SurgeryRunner:
             redis_url=redis.url() if redis is not None else "",
         )
         reader = FunctionRows(rows) if callable(rows) else rows
+        require_empty(reader)
         patient = _Patient(self._spark, query, place, seed=self._seed, rows=reader, expect=expect)
         with tiers.case(Tier.SURGERY):
             return patient.undergo(OPERATIONS[operation])

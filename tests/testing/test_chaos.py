@@ -72,6 +72,12 @@ def test_a_batch_that_has_no_commit_when_a_run_begins_is_run_again(tmp_path: Pat
     assert [run.end for run in history.runs] == ["jvm", "the end"]
 
 
+def given_in(folder: Path) -> FunctionRows:
+    """A sink that holds what has appeared in the folder: a query that never fails."""
+    files = lambda: sorted(folder.glob("*.txt"))  # noqa: E731
+    return FunctionRows(lambda: [row for file in files() for row in file.read_bytes().splitlines()])
+
+
 @pytest.mark.parametrize("commits", [0, 1])
 def test_a_query_that_never_commits_its_last_batch_has_not_gone_on(
     tmp_path: Path, commits: int
@@ -82,18 +88,32 @@ def test_a_query_that_never_commits_its_last_batch_has_not_gone_on(
         (checkpoint / name).mkdir(parents=True)
         for number in range(count):
             (checkpoint / name / str(number)).write_text("v1\n{}\n0")
-    lines = made_up(5, seed=1)
     report = Chaos(
         command=["sleep", "100"],
         folder=tmp_path,
-        input=FolderInput(lines, tmp_path / "input"),
-        rows=FunctionRows(lambda: lines),
+        input=FolderInput(made_up(5, seed=1), tmp_path / "input"),
+        rows=given_in(tmp_path / "input"),
         kills=0,
         checkpoints={"query": checkpoint},
         settle_s=0.5,
     ).run()
     assert report.exactly_once is bool(commits)
     assert commits or "has no commit after 0.5 s" in (report.stuck or "")
+
+
+def test_rows_of_a_run_before_are_not_taken_for_those_of_this_one(tmp_path: Path) -> None:
+    """A seed makes up the same lines again: a query that wrote nothing passed for exactly once."""
+    lines = made_up(5, seed=1)
+    chaos = Chaos(
+        command=["sleep", "100"],
+        folder=tmp_path,
+        input=FolderInput(lines, tmp_path / "input"),
+        rows=FunctionRows(lambda: lines),
+        kills=0,
+        settle_s=0.5,
+    )
+    with pytest.raises(ConfigError, match="5 rows are in the sink before"):
+        chaos.run()
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:

@@ -113,6 +113,14 @@ def test_a_plain_query_is_found_out(
         report.require_exactly_once()
 
 
+def test_rows_of_a_case_before_are_not_taken_for_those_of_this_one(
+    eoc_surgery: SurgeryRunner,
+) -> None:
+    """A seed makes up the same lines again, for each operation of a test."""
+    with pytest.raises(ConfigError, match="1 rows are in the sink before"):
+        eoc_surgery(plainly, lambda: ["x"], "wiped")
+
+
 def test_a_query_that_ends_at_once_has_not_gone_on(
     eoc_surgery: SurgeryRunner, clicks: Database
 ) -> None:
