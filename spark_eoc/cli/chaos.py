@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from spark_eoc.testing.rows import Rows
     from spark_eoc.testing.servers import MariaDB, Redis, Server
 
-#: Lines to make up.
-ROWS = 5000
+#: Lines to make up, and kills unless there are more kinds.
+ROWS, KILLS = 5000, 5
 
 DESCRIPTION = """\
 Feeds a streaming script, kills it at random instants, starts it again as a service manager would,
@@ -104,7 +104,7 @@ def _add_sink(group: Any) -> None:
 
 def _add_kills(group: Any) -> None:
     add = group.add_argument
-    add("--kills", type=whole(0), default=5, metavar="N", help="how many (%(default)s)")
+    add("--kills", type=whole(0), metavar="N", help=f"how many ({KILLS}, or one of each kind)")
     add(
         "--kinds",
         metavar="KIND,...",
@@ -159,13 +159,14 @@ def _chaos(args: argparse.Namespace, folder: Path) -> ChaosReport:
         kinds, lines = read_kinds(args.kinds), _lines(args, seed)
         fed = open_feed(args.feed, lines, place, stack, per_second=args.per_second, kinds=kinds)
         servers.update(fed.servers)
+        kinds = kinds or [*SCRIPT_KILLS, *servers]
         return Chaos(
             command=[sys.executable, str(args.script), *map(place.fill, args.rest)],
             folder=folder,
             input=fed.input,
             rows=_rows(args, place),
-            kills=args.kills,
-            kinds=kinds or (*SCRIPT_KILLS, *servers),
+            kills=max(KILLS, len(kinds)) if args.kills is None else args.kills,
+            kinds=kinds,
             seed=seed,
             servers=servers,
             env={**place.environment, **_submit(args.submit_args)},

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from spark_eoc.testing.plugin import Database
 
 
+#: Of a call that does not say how many, unless there are more kinds.
+KILLS = 3
+
+
 @dataclass(frozen=True)
 class Given:
     """What the command line gave; None where it gave nothing."""
@@ -55,7 +59,7 @@ class ChaosRunner:
         mariadb: MariaDB | Database | None = None,
         redis: Redis | None = None,
         lines: Sequence[bytes | str] | int = 2000,
-        kills: int = 3,
+        kills: int | None = None,
         kinds: Sequence[Kill] | None = None,
         feed: str = "folder",
         per_second: float = 500.0,
@@ -76,7 +80,8 @@ class ChaosRunner:
         appear in ``place.input``), ``listen`` (the acknowledged protocol to ``place.listen``) or
         ``buffer`` (to a receiver of its own that fills ``place.buffer``; both are killed too).
         ``expect`` turns a line into the value that the sink should hold for it, or None. A server
-        that is given is killed too, unless ``kinds`` says otherwise. ``per_second`` is in lines,
+        that is given is killed too, unless ``kinds`` says otherwise. ``kills`` is 3, or the number
+        of kinds where that is more, so that each comes once. ``per_second`` is in lines,
         ``settle_s`` the seconds without a change in the sink after which missing rows are lost.
         """
         self._calls += 1
@@ -89,13 +94,15 @@ class ChaosRunner:
                 feed, self._lines(lines), place, stack, per_second=per_second, kinds=wanted
             )
             servers = {**_servers(mariadb, redis), **fed.servers}
+            each = wanted or (*SCRIPT_KILLS, *servers)
+            asked = kills if self._given.kills is None else self._given.kills
             return Chaos(
                 command=_command(query, folder, arguments, place, dict(settings or {})),
                 folder=folder,
                 input=fed.input,
                 rows=FunctionRows(rows) if callable(rows) else rows,
-                kills=kills if self._given.kills is None else self._given.kills,
-                kinds=wanted or (*SCRIPT_KILLS, *servers),
+                kills=max(KILLS, len(each)) if asked is None else asked,
+                kinds=each,
                 seed=self._given.seed,
                 servers=servers,
                 env={**place.environment, **(env or {})},

@@ -120,8 +120,8 @@ class Instants:
 class KillSchedule(Sequence[Strike]):
     """``count`` strikes of the given kinds, in random order, reproducible from ``seed``.
 
-    Every kind comes at least once where ``count`` allows it. Without a seed a new one is drawn:
-    print ``.seed``.
+    Every kind comes at least once where ``count`` allows it; else the seed says which. Without
+    a seed a new one is drawn: print ``.seed``.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class KillSchedule(Sequence[Strike]):
             raise ValueError("a schedule needs a count of 0 or more, and at least one kind")
         self.seed = secrets.randbelow(2**32) if seed is None else seed
         random_ = random.Random(self.seed)
-        chosen = list(kinds)[:count]
+        chosen = list(kinds) if count >= len(kinds) else random_.sample(list(kinds), count)
         chosen += random_.choices(list(kinds), k=count - len(chosen))
         random_.shuffle(chosen)
         self._strikes = tuple(

@@ -64,6 +64,13 @@ def test_every_kind_comes_at_least_once():
         assert kinds == set(USUAL_KILLS)
 
 
+def test_of_fewer_kills_than_kinds_each_kind_has_its_seeds():
+    """It was always the first kinds: a server given to eoc_chaos with three kills never died."""
+    seen = {KillSchedule(seed, count=1)[0].kind for seed in range(100)}
+    assert seen == set(USUAL_KILLS)
+    assert len({strike.kind for strike in KillSchedule(5, count=4)}) == 4
+
+
 def test_instants_lie_in_their_ranges():
     """Half-open ranges; servers and takeovers never fall into a start."""
     instants = Instants(spread_s=2.0, starting=0.5, start_spread_s=5.0, hold_s=(1.0, 1.5))
