@@ -31,8 +31,9 @@ class Rules:
     sides get a reset. ``half_close_to_client`` / ``half_close_to_server``: exactly so many bytes
     pass, then that side gets a FIN and nothing more, while the other direction goes on.
     ``delay_s``: each piece of at most 64 KiB arrives so much later. ``black_hole``: everything
-    is taken, nothing arrives. ``swallow_answer_to``: once the client has sent these bytes, the
-    server gets them, its answer is thrown away, and both sides get a reset.
+    is taken, nothing arrives; a connection that lost bytes is reset when it is lifted.
+    ``swallow_answer_to``: once the client has sent these bytes, the server gets them, its answer
+    is thrown away, and both sides get a reset.
     """
 
     cut_to_server: int | None = None
@@ -72,6 +73,7 @@ class _Link:
     swallowing: bool = False
     tail: bytes = b""
     cut: bool = False
+    lost: bool = False
 
 
 class Proxy:
@@ -169,7 +171,7 @@ class Proxy:
         up = _Direction("to_server", link.client, link.server)
         down = _Direction("to_client", link.server, link.client)
         while not (up.closed and down.closed):
-            if link.cut:
+            if link.cut or self._has_hole(link):
                 raise _CutError
             if link.version != self._version:
                 link.version, link.swallowing, link.tail = self._version, False, b""
@@ -191,11 +193,18 @@ class Proxy:
             return
         rules = self._current()
         if rules.black_hole:
+            link.lost = True
             return
+        if link.lost:
+            raise _CutError
         if rules.swallow_answer_to:
             self._watch(link, direction, data, rules.swallow_answer_to)
         direction.pending = data
         direction.ready_at = time.monotonic() + rules.delay_s
+
+    def _has_hole(self, link: _Link) -> bool:
+        """Whether bytes would arrive behind lost ones, as they never do over TCP."""
+        return link.lost and not self._current().black_hole
 
     def _watch(self, link: _Link, direction: _Direction, data: bytes, wanted: bytes) -> None:
         if direction.name == "to_client":

@@ -130,7 +130,8 @@ def test_delay_holds_each_piece(proxy: Proxy):
 
 
 def test_a_black_hole_takes_and_gives_nothing_until_it_is_lifted(proxy: Proxy, echo: Echo):
-    """Bytes vanish without an error; a living connection is usable afterwards."""
+    """Bytes vanish without an error; afterwards a reset, since TCP delivers nothing that comes
+    behind bytes that are lost. A connection that lost none goes on."""
     with connect(proxy) as client:
         proxy.set(Rules(black_hole=True))
         client.settimeout(0.2)
@@ -139,9 +140,14 @@ def test_a_black_hole_takes_and_gives_nothing_until_it_is_lifted(proxy: Proxy, e
             client.recv(1)
         proxy.set()
         client.settimeout(5)
+        assert read_all(client) == (b"", "reset")
+    until(lambda: echo.ended, 5, "the server's end")
+    assert echo.got == b""
+    with connect(proxy) as client:
+        proxy.set(Rules(black_hole=True))
+        proxy.set()
         client.sendall(b"here")
         assert client.recv(10) == b"here"
-    assert echo.got == b"here"
 
 
 def test_cut_all_resets_living_connections(proxy: Proxy):
