@@ -6,6 +6,7 @@ formats are those that `spark_eoc.buffer.frame` and the ledgers' modules documen
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
@@ -26,7 +27,7 @@ def read_buffer(path: str | os.PathLike[str]) -> list[Line]:
     segments = sorted(Path(path).glob("*.segment"))
     bases = [int(segment.stem) for segment in segments]
     lines: list[Line] = []
-    for segment, end in zip(segments, [*bases[1:], None], strict=True):
+    for segment, end in itertools.zip_longest(segments, bases[1:]):
         # What lies beyond the next segment's base was copied there by a recovery.
         lines += [line for line in _segment(segment) if end is None or line.offset < end]
     return lines

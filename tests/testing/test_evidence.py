@@ -37,3 +37,8 @@ def test_a_torn_tail_is_left_out(tmp_path: Path):
     data = segment.read_bytes().rstrip(b"\0")
     segment.write_bytes(data[:-2])
     assert [line.value for line in read_buffer(tmp_path / "buffer")] == [b"one"]
+
+
+def test_a_buffer_of_which_nothing_is_left_has_no_lines(tmp_path: Path) -> None:
+    """The checker then says what was lost; the reader ended with an error of its own."""
+    assert read_buffer(tmp_path) == []
