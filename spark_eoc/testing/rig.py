@@ -31,6 +31,7 @@ from spark_eoc.testing.evidence import (
     redis_rows,
 )
 from spark_eoc.testing.feeder import Feeder
+from spark_eoc.testing.history import CheckpointWatch
 from spark_eoc.testing.job import TABLE_SQL, Job, Stream
 from spark_eoc.testing.kills import Kill
 from spark_eoc.testing.ports import free_port
@@ -67,7 +68,7 @@ class Rig:
     """A job with a stream for each server that is given, one feeder each, and its checks.
 
     ``options`` are the source's, ``writers`` the writers' by sink, ``on_failure`` as in
-    :class:`~spark_eoc.testing.workload.Job`. A context manager: leaving it closes the feeders; the
+    :class:`~spark_eoc.testing.job.Job`. A context manager: leaving it closes the feeders; the
     servers are the caller's.
     """
 
@@ -196,7 +197,7 @@ class Rig:
         )
 
     def settle(self, supervisor: Supervisor, timeout: float = 240.0) -> dict[str, Verdict]:
-        """Pauses the feeders, waits until all is durable and in the sinks, and checks.
+        """Pauses the feeders, waits until all is durable, in the sinks and committed, and checks.
 
         The verdict is also given when it does not settle in time: then it says what is missing.
         """
@@ -204,7 +205,7 @@ class Rig:
             feeder.pause()
         try:
             supervisor.until(lambda: self.flushed, timeout=timeout, what="all lines durable")
-            supervisor.until(self._drained, timeout=timeout, what="all lines in the sinks")
+            supervisor.until(self._at_rest, timeout=timeout, what="all lines in the sinks")
         except WaitTimeoutError as error:
             verdicts = self.verdicts()
             if all(verdict.clean for verdict in verdicts.values()):
@@ -243,6 +244,12 @@ class Rig:
         return all(
             target.count() >= self.feeders[sink].acknowledged and target.closed
             for sink, target in self.targets.items()
+        )
+
+    def _at_rest(self) -> bool:
+        """Drained, and Spark has committed its newest batch: it will not run that again."""
+        return self._drained() and all(
+            CheckpointWatch(target.stream.checkpoint, 0.0).idle for target in self.targets.values()
         )
 
     @staticmethod
