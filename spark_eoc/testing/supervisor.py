@@ -285,24 +285,28 @@ class Supervisor:
         link.set(rules)
         self.strikes.append(strike)
         self._tell("kill", f"{strike}: {name}, for {strike.hold_s:.1f} s", strike)
-        self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
-        link.set()
+        self._hold(strike, link.set)
 
     def _kill_server(self, strike: Strike) -> None:
         server = strike.draw().choice(self.servers[strike.kind])
         server.kill()
         self.strikes.append(strike)
         self._tell("kill", f"{strike}, down for {strike.hold_s:.1f} s", strike)
-        self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
-        server.restart()
+        self._hold(strike, server.restart)
 
     def _fill_up(self, strike: Strike) -> None:
         server = strike.draw().choice(self._fillable)
         server.fill()
         self.strikes.append(strike)
         self._tell("kill", f"{strike}: {server.name}, for {strike.hold_s:.1f} s", strike)
-        self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
-        server.free()
+        self._hold(strike, server.free)
+
+    def _hold(self, strike: Strike, give_back: Callable[[], None]) -> None:
+        """Also when the run fails for good meanwhile: its sink is to be read, and others use it."""
+        try:
+            self._sleep_until(time.monotonic() + strike.hold_s, restart=True)
+        finally:
+            give_back()
 
     def _set_clock(self, strike: Strike) -> None:
         assert self.clock is not None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_eoc.testing.kills import PROCESS_KILLS, USUAL_KILLS, Instants, Kill, KillSchedule
 from spark_eoc.testing.processes import Part, Process, ScriptRun, _plays
+from spark_eoc.testing.proxy import Rules
 from spark_eoc.testing.servers import Redis
 from spark_eoc.testing.supervisor import Event, NoProgressError, Supervisor
 from spark_eoc.testing.wait import until
@@ -192,3 +195,45 @@ def test_a_script_that_only_ends_is_given_up_with_its_log(tmp_path: Path):
         pytest.raises(NoProgressError, match="no such table"),
     ):
         supervisor.until(lambda: False, timeout=60, what="nothing")
+
+
+class Victim:
+    """What the supervisor does to a server, or to a connection."""
+
+    name = "victim"
+    can_fill = True
+    ended = False
+    down = False
+
+    def kill(self) -> None:
+        self.down = True
+
+    def restart(self) -> None:
+        self.down = False
+
+    def set(self, rules: Rules | None = None) -> None:
+        self.down = rules is not None
+
+    fill, free = kill, restart
+
+
+@pytest.mark.parametrize("kind", [Kill.REDIS, Kill.FULL, Kill.NETWORK])
+def test_what_was_taken_away_for_a_while_is_given_back_when_the_run_fails_meanwhile(
+    tmp_path: Path, kind: Kill
+):
+    """Else nobody can read what is in the sink, and all of it looks lost."""
+    victim: Any = Victim()
+    numbers = itertools.count()
+    schedule = KillSchedule(
+        1, count=1, kinds=[kind], instants=Instants(spread_s=0.01, hold_s=(60, 60))
+    )
+    with Supervisor(
+        ["false"],
+        folder=tmp_path,
+        progress=lambda: 0 if victim.down else next(numbers),
+        servers={Kill.REDIS: [victim]},
+        links=[victim],
+    ) as supervisor:
+        with pytest.raises(NoProgressError, match="six runs"):
+            supervisor.carry_out(schedule)
+        assert not victim.down
