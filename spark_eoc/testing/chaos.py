@@ -96,7 +96,7 @@ class _Course:
             servers=chaos.servers,
             on_event=self._on_event,
             progress_timeout_s=chaos.progress_timeout_s,
-            tick=self.history.look,
+            tick=self._tick,
             aim=self._aim,
         )
         self.supervisor.require(*chaos.kinds)
@@ -112,12 +112,18 @@ class _Course:
                     self._settle()
                 except (NoProgressError, WaitTimeoutError) as error:
                     stuck = str(error)
-                values = self._values(stuck is not None)
+                values, unread = self._values()
                 self.history.close()
             transcript = self.chaos.input.transcript()
         finally:
             self.chaos.input.close()
-        return self._report(transcript, values, stuck)
+        return self._report(transcript, values, "; ".join(filter(None, (stuck, unread))) or None)
+
+    def _tick(self) -> None:
+        self.history.look()
+        error = self.chaos.input.error
+        if error is not None:
+            raise NoProgressError(f"the input ended: {type(error).__name__}: {error}") from error
 
     def _strikes(self) -> Iterator[Strike]:
         """Each strike with half of its share of the lines before it; the rest once it is due."""
@@ -212,13 +218,12 @@ class _Course:
                 last, moved = found, time.monotonic()
             self.supervisor.pass_time(0.2)
 
-    def _values(self, stuck: bool) -> Counter[bytes]:
+    def _values(self) -> tuple[Counter[bytes] | None, str | None]:
+        """What is in the sink, or why that is not known."""
         try:
-            return self.chaos.rows.values()
-        except Exception:
-            if not stuck:
-                raise
-            return Counter()
+            return self.chaos.rows.values(), None
+        except Exception as error:  # noqa: BLE001  whatever the reader's driver raises
+            return None, f"the sink can't be read: {type(error).__name__}: {error}"
 
     def _progress(self) -> int:
         """Rows in the sink, asked for a few times a second."""
@@ -238,11 +243,13 @@ class _Course:
         self.chaos.on_event(event)
 
     def _report(
-        self, transcript: Transcript, values: Counter[bytes], stuck: str | None
+        self, transcript: Transcript, values: Counter[bytes] | None, stuck: str | None
     ) -> ChaosReport:
+        found = verdict(_expected(transcript, self.chaos.expect), values or Counter())
         return ChaosReport(
             seed=self.schedule.seed,
-            verdict=verdict(_expected(transcript, self.chaos.expect), values),
+            # Nothing is known to be lost in a sink that nobody can read.
+            verdict=found if values is not None else replace(found, anomalies=()),
             history=self.history,
             strikes=tuple(self.supervisor.strikes),
             missed=tuple(self.supervisor.missed),

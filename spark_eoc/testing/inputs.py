@@ -39,6 +39,11 @@ class Input(ABC):
     def flushed(self) -> bool:
         """Whether every line was given, and is where no kill of the query can reach it."""
 
+    @property
+    def error(self) -> BaseException | None:
+        """What it ended with, where it can't go on."""
+        return None
+
     @abstractmethod
     def transcript(self) -> Transcript:
         """What was announced and what acknowledged."""
@@ -81,6 +86,10 @@ class SocketInput(Input):
     @property
     def flushed(self) -> bool:
         return self._feeder is not None and self._feeder.flushed
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._feeder.error if self._feeder is not None else None
 
     def transcript(self) -> Transcript:
         if self._feeder is None:
@@ -180,6 +189,10 @@ class FolderInput(Input):
         if self._error is not None:
             raise self._error
         return self._given == len(self.lines)
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._error
 
     def transcript(self) -> Transcript:
         return Transcript.of("folder", self.lines, self._given)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,44 @@ def test_rows_of_a_run_before_are_not_taken_for_those_of_this_one(tmp_path: Path
     )
     with pytest.raises(ConfigError, match="5 rows are in the sink before"):
         chaos.run()
+
+
+def no_such_table() -> list[bytes]:
+    raise LookupError("no table 'clikcs'")
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_rows_that_cannot_be_read_are_not_lost_and_the_report_says_why(
+    tmp_path: Path, kills: int
+) -> None:
+    """A misspelt query of the user's; all lines looked lost, and the error was never shown."""
+    report = Chaos(
+        command=["sleep", "100"],
+        folder=tmp_path,
+        input=FolderInput(made_up(5, seed=1), tmp_path / "input"),
+        rows=FunctionRows(no_such_table),
+        kills=kills,
+        settle_s=0.2,
+        progress_timeout_s=0.2,
+    ).run()
+    assert not report.exactly_once
+    assert report.verdict.clean
+    assert "the sink can't be read: LookupError: no table 'clikcs'" in str(report)
+
+
+def test_an_input_that_fails_is_named_at_once(tmp_path: Path) -> None:
+    """Here lines that are no bytes; the run waited for minutes, and said that nothing came."""
+    lines: list[Any] = ["a str"] * 5
+    report = Chaos(
+        command=["sleep", "100"],
+        folder=tmp_path,
+        input=FolderInput(lines, tmp_path / "input"),
+        rows=FunctionRows(list),
+        kills=1,
+        progress_timeout_s=10,
+    ).run()
+    assert "the input ended: TypeError" in str(report.stuck)
+    assert report.history.seconds < 10
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
