@@ -84,7 +84,7 @@ def _add_input(group: Any) -> None:
         metavar="N",
         help="lines a second that it is given (%(default)g)",
     )
-    add("--expect", metavar="MODULE:FUNCTION", help="bytes -> bytes or None: a line as a value")
+    add("--expect", metavar="MODULE:FUNCTION", help="a line (bytes) as its value, or None")
     add("--mariadb", action="store_true", help="start a private MariaDB, and kill it too")
     add("--redis", action="store_true", help="start a private Redis, and kill it too")
     add("--setup", action="append", default=[], metavar="SQL", help="run on that MariaDB first")

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.testing.checker import Row, Verdict, check
@@ -22,7 +23,7 @@ from spark_eoc.testing.inputs import Input
 from spark_eoc.testing.kills import Instants, Kill, KillSchedule, Strike
 from spark_eoc.testing.processes import Part, send
 from spark_eoc.testing.report import ChaosReport
-from spark_eoc.testing.rows import Rows
+from spark_eoc.testing.rows import Rows, text_of
 from spark_eoc.testing.servers import Server
 from spark_eoc.testing.supervisor import Event, NoProgressError, Supervisor
 from spark_eoc.testing.transcript import Transcript
@@ -31,7 +32,9 @@ from spark_eoc.testing.wait import WaitTimeoutError
 #: What is done to a script unless the caller says otherwise; servers are added where there are any.
 SCRIPT_KILLS = (Kill.DRIVER_PYTHON, Kill.JVM, Kill.PYTHON_WORKER)
 
-Expect = Callable[[bytes], "bytes | None"]
+#: A line as the value that the sink should hold for it (bytes, a str, or a tuple of columns), or
+#: None if it should hold none.
+Expect = Callable[[bytes], Any]
 
 _COUNT_EVERY_S = 0.3
 _QUIET_S = 2.0
@@ -193,7 +196,7 @@ class _Course:
         """
         supervisor, chaos = self.supervisor, self.chaos
         supervisor.until(lambda: chaos.input.flushed, timeout=600, what="all input given")
-        due = Counter(_expected(chaos.input.transcript(), chaos.expect).announced.values())
+        due = Counter(expected(chaos.input.transcript(), chaos.expect).announced.values())
         self._while_moving(lambda found: bool(due - found))
         if chaos.checkpoints:
             self._while_moving(lambda _: not self.history.idle)
@@ -245,7 +248,7 @@ class _Course:
     def _report(
         self, transcript: Transcript, values: Counter[bytes] | None, stuck: str | None
     ) -> ChaosReport:
-        found = verdict(_expected(transcript, self.chaos.expect), values or Counter())
+        found = verdict(expected(transcript, self.chaos.expect), values or Counter())
         return ChaosReport(
             seed=self.schedule.seed,
             # Nothing is known to be lost in a sink that nobody can read.
@@ -288,9 +291,10 @@ def require_empty(rows: Rows) -> None:
         )
 
 
-def _expected(transcript: Transcript, expect: Expect | None) -> Transcript:
+def expected(transcript: Transcript, expect: Expect | None) -> Transcript:
     """The lines as the sink should show them."""
     if expect is None:
         return transcript
-    due = {n: value for n, line in transcript.announced.items() if (value := expect(line))}
+    values = {n: expect(line) for n, line in transcript.announced.items()}
+    due = {n: text_of(value) for n, value in values.items() if value is not None}
     return replace(transcript, announced=due)

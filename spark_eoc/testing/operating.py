@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_eoc.errors import ConfigError
 from spark_eoc.testing import surgery, tiers
-from spark_eoc.testing.chaos import Expect, require_empty, verdict
+from spark_eoc.testing.chaos import Expect, expected, require_empty, verdict
 from spark_eoc.testing.checker import TWICE, Verdict
 from spark_eoc.testing.inputs import made_up
 from spark_eoc.testing.place import Place
@@ -187,9 +187,8 @@ class _Patient:
         return None
 
     def _verdict(self, values: Counter[bytes]) -> Verdict:
-        lines = self._lines[: self._files * _LINES]
-        due = [value for line in lines if (value := self._expect(line) if self._expect else line)]
-        return verdict(Transcript.of("surgery", due), values)
+        given = Transcript.of("surgery", self._lines[: self._files * _LINES])
+        return verdict(expected(given, self._expect), values)
 
 
 def _told(text: str) -> str:

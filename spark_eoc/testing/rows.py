@@ -120,7 +120,7 @@ class KeyRows:
             return list(client.smembers(key) if kind == "set" else client.zrange(key, 0, -1))
         fields = [entry for _, entry in client.xrange(key)]
         name = self._field.encode() if self._field else None
-        return [entry[name] if name else _text(tuple(entry.values())) for entry in fields]
+        return [entry[name] if name else text_of(tuple(entry.values())) for entry in fields]
 
 
 class FunctionRows:
@@ -133,22 +133,24 @@ class FunctionRows:
         """See :class:`Rows`."""
         found = self._function()
         if isinstance(found, Counter):
-            return Counter({_text(value): n for value, n in found.items()})
-        return Counter(_text(value) for value in found)
+            return Counter({text_of(value): n for value, n in found.items()})
+        return Counter(text_of(value) for value in found)
 
 
 def _counted(rows: Iterable[tuple[Any, ...]], place: int | None) -> Counter[bytes]:
     if place is None:
-        return Counter(_text(row) for row in rows)
+        return Counter(text_of(row) for row in rows)
     found: Counter[bytes] = Counter()
     for row in rows:
-        found[_text(row[:place] + row[place + 1 :])] += int(row[place])
+        found[text_of(row[:place] + row[place + 1 :])] += int(row[place])
     return found
 
 
-def _text(value: Any) -> bytes:
+def text_of(value: Any) -> bytes:
+    """A value, or a row's columns, as what is compared."""
     if isinstance(value, tuple):
-        return b"\t".join(_text(each) for each in value)
+        return b"\t".join(text_of(each) for each in value)
     if value is None:
         return b"\\N"
-    return value if isinstance(value, bytes) else str(value).encode()
+    # Spark gives a binary column as a bytearray.
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()

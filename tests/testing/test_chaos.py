@@ -155,6 +155,26 @@ def test_an_input_that_fails_is_named_at_once(tmp_path: Path) -> None:
     assert report.history.seconds < 10
 
 
+@pytest.mark.parametrize("value", [b"", "", ("", None), 7, bytearray(b"x")])
+def test_what_a_line_is_expected_as_may_be_what_a_row_may_be(tmp_path: Path, value: Any) -> None:
+    """An empty value was taken for none, and a str for another value than its bytes."""
+    report = Chaos(
+        command=["sleep", "100"],
+        folder=tmp_path,
+        input=FolderInput([b"x", b"none"] * 2, tmp_path / "input"),
+        rows=FunctionRows(
+            lambda: [
+                value for row in given_in(tmp_path / "input").values().elements() if row == b"x"
+            ]
+        ),
+        kills=0,
+        expect=lambda line: value if line == b"x" else None,
+        settle_s=0.2,
+    ).run()
+    report.require_exactly_once()
+    assert report.verdict.sizes["announced"] == report.verdict.sizes["in_sink"] == 2
+
+
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
     history = History({"<clicks>": "/nowhere"})
     history.watches["<clicks>"].batches[0] = BatchLife(0, 1.0, ("<&>",), 2.0, [1.5])
