@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from spark_eoc.cli.chaos_usage import check, load_named, read_kinds
+from spark_eoc.cli.chaos_usage import KILLS, ROWS, check, load_named, read_kinds
 from spark_eoc.cli.usage import address_text, amount, whole
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from spark_eoc.testing.report import ChaosReport
     from spark_eoc.testing.rows import Rows
     from spark_eoc.testing.servers import MariaDB, Redis, Server
-
-#: Lines to make up, and kills unless there are more kinds.
-ROWS, KILLS = 5000, 5
 
 DESCRIPTION = """\
 Feeds a streaming script, kills it at random instants, starts it again as a service manager would,

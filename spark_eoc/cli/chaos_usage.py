@@ -12,9 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_eoc.cli.usage import UsageError, check_fresh, only_with
+from spark_eoc.errors import ConfigError
 
 if TYPE_CHECKING:
     from spark_eoc.testing.kills import Kill
+
+#: Lines to make up, and kills unless there are more kinds.
+ROWS, KILLS = 5000, 5
 
 #: Kinds of kills that only a test in Python can carry out: they need what it has started.
 ELSEWHERE = ("network", "spark_worker", "clock")
@@ -44,6 +48,19 @@ def check(args: argparse.Namespace) -> None:
     for flag, text in (("--expect", args.expect), ("--rows-from", args.rows_from)):
         if text:
             load_named(flag, text)
+    _check_count(args)
+
+
+def _check_count(args: argparse.Namespace) -> None:
+    from spark_eoc.testing.chaos import require_lines  # noqa: PLC0415  heavy
+
+    lines = len(args.lines.read_bytes().splitlines()) if args.lines else args.rows or ROWS
+    try:
+        require_lines(lines, KILLS if args.kills is None else args.kills)
+    except ConfigError as error:
+        raise UsageError(
+            f"{'--lines' if args.lines else '--rows'}: {error.what}", next_step=error.next_step
+        ) from error
 
 
 def _check_sink(args: argparse.Namespace) -> None:

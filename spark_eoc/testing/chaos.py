@@ -74,8 +74,8 @@ class Chaos:
     def run(self) -> ChaosReport:
         """Carries it out. The report is also given when the script can't go on: it says so.
 
-        ConfigError, before anything is started, for a kind whose process isn't there, and for a
-        sink that holds rows.
+        ConfigError, before anything is started, for a kind whose process isn't there, for too few
+        lines, and for a sink that holds rows.
         """
         return _Course(self).run()
 
@@ -103,6 +103,7 @@ class _Course:
             aim=self._aim,
         )
         self.supervisor.require(*chaos.kinds)
+        require_lines(len(chaos.input.lines), chaos.kills)
         require_empty(chaos.rows)
 
     def run(self) -> ChaosReport:
@@ -272,6 +273,17 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 def verdict(transcript: Transcript, values: Counter[bytes]) -> Verdict:
     """The checker's verdict over values and how often each is there."""
     return check([transcript], (Row(value) for value in values.elements()))
+
+
+def require_lines(lines: int, kills: int) -> None:
+    """ConfigError where there would be nothing to do when a kill falls, or nothing at all."""
+    least = 2 * (kills + 1)
+    if lines < least:
+        raise ConfigError(
+            f"{lines} lines are too few for {kills} kills: each needs new ones before and after it",
+            applied="nothing was started",
+            next_step=f"give at least {least} lines, or ask for fewer kills",
+        )
 
 
 def require_empty(rows: Rows) -> None:

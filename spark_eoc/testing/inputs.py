@@ -15,15 +15,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing.daemons import ProducerProcess
 from spark_eoc.testing.feeder import Feeder
 from spark_eoc.testing.transcript import Transcript
 
 
 class Input(ABC):
-    """Lines, given to a query at a steady pace up to a mark."""
+    """Lines, given to a query at a steady pace up to a mark; ConfigError for one that is two."""
 
     def __init__(self, lines: Sequence[bytes]) -> None:
+        for number, line in enumerate(lines, 1):
+            if b"\n" in line:
+                raise ConfigError(
+                    f"line {number} holds a line break: {line[:60]!r}",
+                    applied="nothing was started",
+                    next_step="give the lines without their ends: text.splitlines()",
+                )
         self.lines = lines
 
     @abstractmethod

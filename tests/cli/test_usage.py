@@ -94,6 +94,7 @@ WRONG = [
     ([*CHAOS, "--rows", "5", "--lines", "lines"], "--rows does nothing beside --lines"),
     ([*CHAOS, "--lines", "no"], "--lines: there is no file 'no'"),
     ([*CHAOS, "--kills=-1"], "--kills: -1 is not from 0"),
+    ([*CHAOS, "--rows", "11"], "--rows: 11 lines are too few for 5 kills"),
     ([*CHAOS, "--per-second", "0"], "--per-second: '0' is not a number of lines a second above 0"),
     ([*CHAOS, "--settle-s", "x"], "--settle-s: 'x' is not a number of seconds"),
     ([*CHAOS, "--seed", "x"], "--seed: 'x' is not a whole number"),

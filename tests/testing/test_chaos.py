@@ -6,6 +6,7 @@ That a plain query is found out is shown by the README's own example, see test_r
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +142,21 @@ def test_rows_that_cannot_be_read_are_not_lost_and_the_report_says_why(
 
 
 def test_an_input_that_fails_is_named_at_once(tmp_path: Path) -> None:
-    """Here lines that are no bytes; the run waited for minutes, and said that nothing came."""
-    lines: list[Any] = ["a str"] * 5
+    """The run waited for minutes, and said that nothing came."""
+
+    class Full(FolderInput):
+        def _write(self, lines: Sequence[bytes]) -> None:
+            raise OSError(28, "No space left on device")
+
     report = Chaos(
         command=["sleep", "100"],
         folder=tmp_path,
-        input=FolderInput(lines, tmp_path / "input"),
+        input=Full(made_up(5, seed=1), tmp_path / "input"),
         rows=FunctionRows(list),
         kills=1,
         progress_timeout_s=10,
     ).run()
-    assert "the input ended: TypeError" in str(report.stuck)
+    assert "the input ended: OSError: [Errno 28] No space" in str(report.stuck)
     assert report.history.seconds < 10
 
 
@@ -173,6 +178,23 @@ def test_what_a_line_is_expected_as_may_be_what_a_row_may_be(tmp_path: Path, val
     ).run()
     report.require_exactly_once()
     assert report.verdict.sizes["announced"] == report.verdict.sizes["in_sink"] == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "kills", "message"),
+    [
+        ([b"a", b"b"], 3, "2 lines are too few for 3 kills.* at least 8"),
+        ([], 0, "0 lines are too few for 0 kills"),
+        ([b"a", b"b\n"], 0, "line 2 holds a line break: b'b"),
+    ],
+)
+def test_lines_that_no_run_can_be_made_of_are_refused(
+    eoc_chaos: ChaosRunner, lines: list[bytes], kills: int, message: str
+) -> None:
+    """Before anything is started: too few ended as a query that makes no progress, lines as a file
+    gives them as lost and invented rows."""
+    with pytest.raises(ConfigError, match=message):
+        eoc_chaos("no.py", list, lines=lines, kills=kills, kinds=[Kill.JVM], settle_s=0.2)
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
