@@ -57,6 +57,8 @@ class ScriptRun:
         self._process = process
         self.pid = process.pid
         self.log_path = log
+        # From then on the session's number may be given to another program's.
+        self._gone = False
 
     @classmethod
     def start(
@@ -106,6 +108,8 @@ class ScriptRun:
 
     def processes(self) -> list[Process]:
         """Every living process of the session."""
+        if self._gone:
+            return []
         self._process.poll()  # reaps the script itself, so that it isn't listed as a zombie
         return [found for pid in session_of(self.pid) if (found := read_process(pid))]
 
@@ -142,8 +146,9 @@ class ScriptRun:
 
     def kill_all(self) -> None:
         """SIGKILL to the whole session, and waits until nothing of it is left."""
-        kill_session(self.pid)
-        self.wait_gone(10)
+        if not self._gone:
+            kill_session(self.pid)
+            self.wait_gone(10)
 
     def wait(self, timeout: float) -> int:
         """The script's exit code; raises WaitTimeoutError when it still runs."""
@@ -156,6 +161,7 @@ class ScriptRun:
         """Waits until no process of the session is left; raises WaitTimeoutError."""
         until(lambda: not self.processes(), timeout, f"{self.log_path.name}: the run gone")
         self._process.wait()
+        self._gone = True
         reaper().forget(self.pid)
 
     def __enter__(self) -> ScriptRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import sys
 import textwrap
@@ -124,6 +125,19 @@ def test_leaving_a_run_kills_children_of_children(tmp_path: Path):
         assert run.wait(5) == -signal.SIGKILL
         assert run.processes()
     assert not run.processes()
+
+
+def test_a_run_that_is_gone_is_not_killed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its session's number may be another program's by then; a supervisor keeps all of its runs."""
+    run = ScriptRun.start(["true"], log=tmp_path / "log")
+    run.kill_all()
+    asked: list[int] = []
+    monkeypatch.setattr("spark_eoc.testing.processes.kill_session", asked.append)
+    monkeypatch.setattr("spark_eoc.testing.processes.session_of", lambda _: [os.getpid()])
+    run.kill_all()
+    run.continue_all()
+    assert run.processes() == []
+    assert asked == []
 
 
 def test_the_supervisor_restarts_what_it_kills_and_what_ends(tmp_path: Path):
