@@ -167,10 +167,13 @@ class _Course:
         """
         before = self._counted_now(0)
         self._wait(lambda: self.history.under_way)
-        run = self.supervisor.run
-        pids = run.pids(Part.JVM) if run is not None else []
         deadline = time.monotonic() + _AIM_S
-        while pids and self.history.under_way and time.monotonic() < deadline:
+        while self.history.under_way and time.monotonic() < deadline:
+            # Asked again for each look: the run may have ended, and its number be another's.
+            run = self.supervisor.run
+            pids = run.pids(Part.JVM) if run is not None else []
+            if not pids:
+                return False
             _signal(pids, signal.SIGSTOP)
             caught = self._counted_now(before) > before and self.history.under_way
             if not caught or strike.kind not in (Kill.JVM, Kill.DRIVER_PYTHON):

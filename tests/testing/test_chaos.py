@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.testing.chaos import Chaos, verdict
+from spark_eoc.testing import chaos
+from spark_eoc.testing.chaos import Chaos, _Course, verdict
 from spark_eoc.testing.chaos_fixture import ChaosRunner
 from spark_eoc.testing.history import BatchLife, History
 from spark_eoc.testing.inputs import FolderInput, made_up
@@ -106,7 +108,7 @@ def test_a_query_that_never_commits_its_last_batch_has_not_gone_on(
 def test_rows_of_a_run_before_are_not_taken_for_those_of_this_one(tmp_path: Path) -> None:
     """A seed makes up the same lines again: a query that wrote nothing passed for exactly once."""
     lines = made_up(5, seed=1)
-    chaos = Chaos(
+    course = Chaos(
         command=["sleep", "100"],
         folder=tmp_path,
         input=FolderInput(lines, tmp_path / "input"),
@@ -115,7 +117,7 @@ def test_rows_of_a_run_before_are_not_taken_for_those_of_this_one(tmp_path: Path
         settle_s=0.5,
     )
     with pytest.raises(ConfigError, match="5 rows are in the sink before"):
-        chaos.run()
+        course.run()
 
 
 def no_such_table() -> list[bytes]:
@@ -195,6 +197,38 @@ def test_lines_that_no_run_can_be_made_of_are_refused(
     gives them as lost and invented rows."""
     with pytest.raises(ConfigError, match=message):
         eoc_chaos("no.py", list, lines=lines, kills=kills, kinds=[Kill.JVM], settle_s=0.2)
+
+
+def test_a_run_that_has_ended_is_not_stopped_for_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a kill is aimed the run may end by itself, and its number may be another program's."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/0").write_text("v1\n{}\n0")
+    course = _Course(
+        Chaos(
+            command=["true"],
+            folder=tmp_path,
+            input=FolderInput(made_up(9, seed=1), tmp_path / "input"),
+            rows=FunctionRows(list),
+            kills=1,
+            checkpoints={"query": tmp_path},
+        )
+    )
+    signalled: list[int] = []
+    monkeypatch.setattr(chaos, "_signal", lambda pids, _: signalled.extend(pids))
+    first, second = (SimpleNamespace(pids=lambda _, pid=pid: [pid]) for pid in (1, 2))
+
+    def restarted(_: float) -> None:
+        if supervisor.run is second:
+            (tmp_path / "commits").mkdir()
+            (tmp_path / "commits/0").write_text("v1\n{}")
+        supervisor.run = second
+
+    supervisor: Any = SimpleNamespace(run=first, pass_time=restarted)
+    course.supervisor = supervisor
+    assert not course._caught_before_commit(course.schedule[0])
+    assert signalled == [1, 1, 2, 2]
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
