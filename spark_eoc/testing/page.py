@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from html import escape
@@ -219,5 +220,10 @@ def _again(report: ChaosReport) -> str:
     return (
         "<section><h2>Again</h2>"
         f"<p>Seed <code>{report.seed}</code>. {escape(REPRODUCES)}.</p>"
-        f"<pre>{escape(shlex.join(report.command))}</pre></section>\n"
+        f"<pre>{escape(shlex.join(map(_masked, report.command)))}</pre></section>\n"
     )
+
+
+def _masked(word: str) -> str:
+    """Without the password of a URL; what else is secret in it nobody can know."""
+    return re.sub(r"(://[^:@/\s]*:)\S+@", r"\1***@", word)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from spark_eoc.testing.chaos_fixture import ChaosRunner
 from spark_eoc.testing.history import BatchLife, History
 from spark_eoc.testing.inputs import FolderInput, made_up
 from spark_eoc.testing.kills import Kill, KillSchedule
+from spark_eoc.testing.page import page
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.report import ChaosReport
@@ -245,10 +247,10 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path: Path) -> None
     """Lines of a user may be anything; nothing is fetched from anywhere."""
     values = Counter({b"<u>%d</u>" % number: 1 + number % 2 for number in range(8)})
     report = report_of(values, stuck="<script>")
-    page = report.save(tmp_path / "r.html").read_text()
-    assert "<h1>Not exactly once</h1>" in page
+    shown = report.save(tmp_path / "r.html").read_text()
+    assert "<h1>Not exactly once</h1>" in shown
     for text in ("<u>", "<&>", "<script", "http", "src=", "<clicks>"):
-        assert text not in page
+        assert text not in shown
     assert report.verdict.checks == {"lost", "twice"}
     assert "lost: 1" in str(report)
     assert "could not go on" in report.save(tmp_path / "r.txt").read_text()
@@ -257,6 +259,16 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path: Path) -> None
     clean = report_of(Counter({b"<u>%d</u>" % number: 1 for number in range(9)}))
     assert clean.exactly_once
     clean.require_exactly_once()
+
+
+def test_the_page_shows_no_password_of_a_url() -> None:
+    """A script gets its URLs as arguments, and the page says how it was started."""
+    report = report_of(Counter())
+    urls = ("--db=mysql://me:s3cr/et@h:1/d", "redis://:s3cr/et@h/0", "mysql://me@h/d")
+    shown = page(replace(report, command=("python", "q.py", *urls)))
+    assert "s3cr" not in shown
+    for text in ("--db=mysql://me:***@h:1/d", "redis://:***@h/0", "mysql://me@h/d"):
+        assert text in shown
 
 
 def test_files_appear_whole_up_to_the_mark(tmp_path: Path) -> None:
