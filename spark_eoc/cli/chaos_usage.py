@@ -64,6 +64,8 @@ def _check_count(args: argparse.Namespace) -> None:
 
 
 def _check_sink(args: argparse.Namespace) -> None:
+    from spark_eoc.testing.rows import KeyRows, QueryRows  # noqa: PLC0415  heavy
+
     given = [name for name in ("query", "keys", "rows_from") if getattr(args, name)]
     if len(given) != 1:
         raise UsageError(
@@ -84,6 +86,14 @@ def _check_sink(args: argparse.Namespace) -> None:
                 f"{flag}: the URL does not begin with {' or '.join(schemes)}",
                 next_step="write it so",
             )
+    try:
+        if args.mysql_url and args.query:
+            QueryRows(args.mysql_url, args.query)
+        if args.redis_url and args.keys:
+            KeyRows(args.redis_url, args.keys)
+    except ConfigError as error:
+        flag = "--mysql-url" if args.query else "--redis-url"
+        raise UsageError(f"{flag}: {error.what}", next_step=error.next_step) from error
 
 
 def _check_partners(args: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ class QueryRows:
     """
 
     def __init__(self, url: str, select: str, *, count: str | None = None) -> None:
-        parts = urlsplit(url)
+        parts, port = urlsplit(url), _port(url)
         if parts.scheme != "mysql" or not parts.hostname:
             raise ConfigError(
                 "the URL of a query is not mysql://user@host:port/database",
@@ -39,7 +39,7 @@ class QueryRows:
             )
         self._options: dict[str, Any] = {
             "host": parts.hostname,
-            "port": parts.port or 3306,
+            "port": port or 3306,
             "user": unquote(parts.username or "root"),
             "password": unquote(parts.password or ""),
             "database": unquote(parts.path.lstrip("/")) or None,
@@ -83,6 +83,7 @@ class KeyRows:
     def __init__(
         self, url: str, pattern: str, *, field: str | None = None, count: bool = False
     ) -> None:
+        _port(url)
         self._url, self._pattern, self._field, self._counts = url, pattern, field, count
         self._prefix = pattern.split("*", 1)[0].encode()
 
@@ -144,6 +145,17 @@ def _counted(rows: Iterable[tuple[Any, ...]], place: int | None) -> Counter[byte
     for row in rows:
         found[text_of(row[:place] + row[place + 1 :])] += int(row[place])
     return found
+
+
+def _port(url: str) -> int | None:
+    """Python's own error shows what it takes for the port: a part of the password."""
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        raise ConfigError(
+            "the URL's port is not a number",
+            next_step="write / and @ in a password as %2F and %40",
+        ) from None
 
 
 def text_of(value: Any) -> bytes:

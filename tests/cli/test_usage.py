@@ -121,6 +121,14 @@ WRONG = [
     ([*CHAOS, "--lines", "empty"], "--lines: 'empty' is empty"),
     ([*CHAOS[:2], "--keys", "k", "--redis-url", "h:1"], "--redis-url: the URL does not begin"),
     ([*QUERY[:2], *QUERY[3:], "--mysql-url", "s3cret"], "--mysql-url: the URL does not begin"),
+    (
+        [*QUERY[:2], *QUERY[3:], "--mysql-url", "mysql://me:s3cret/@h:1/d"],
+        "--mysql-url: the URL's port is not a number",
+    ),
+    (
+        [*CHAOS[:2], "--keys", "k", "--redis-url", "redis://:s3cret/@h:1"],
+        "--redis-url: the URL's port is not a number",
+    ),
     (["chaos", "query.py"], "0 ways to read the sink"),
     ([*CHAOS, "--query", "x"], "2 ways to read the sink"),
     (["chaos", "query.py", "--query", "x"], "add --mariadb, or --mysql-url URL"),
