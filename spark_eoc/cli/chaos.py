@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from spark_eoc.cli.chaos_usage import KILLS, ROWS, check, load_named, read_kinds
-from spark_eoc.cli.usage import address_text, amount, whole
+from spark_eoc.cli.usage import UsageError, address_text, amount, whole
 
 if TYPE_CHECKING:
     from spark_eoc.testing.kills import Kill
@@ -136,9 +136,9 @@ def run(args: argparse.Namespace) -> int:
     finally:
         if args.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(report.to_json()) if args.json else report, flush=True)
     if args.report is not None:
         report.save(args.report)
-    print(json.dumps(report.to_json()) if args.json else report)
     return 0 if report.exactly_once else 1
 
 
@@ -182,16 +182,27 @@ def _servers(args: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[K
     if args.mariadb:
         mariadb: MariaDB = stack.enter_context(MariaDB.start(folder / "mariadb"))
         mariadb.query("CREATE DATABASE IF NOT EXISTS eoc")
-        connection = mariadb.connect("eoc")
-        with connection.cursor() as cursor:
+        with mariadb.connect("eoc") as connection, connection.cursor() as cursor:
             for sql in args.setup:
-                cursor.execute(sql)
-        connection.close()
+                _set_up(cursor, sql)
         servers[Kill.MARIADB] = mariadb
     if args.redis:
         redis: Redis = stack.enter_context(Redis.start(folder / "redis"))
         servers[Kill.REDIS] = redis
     return servers
+
+
+def _set_up(cursor: Any, sql: str) -> None:
+    import pymysql  # noqa: PLC0415  heavy
+
+    try:
+        cursor.execute(sql)
+    except pymysql.Error as error:
+        raise UsageError(
+            f"--setup: {sql!r}: {error}",
+            applied="the script was not started",
+            next_step="write it so that MariaDB takes it",
+        ) from error
 
 
 def _place(args: argparse.Namespace, folder: Path, servers: dict[Kill, Any]) -> Place:

@@ -35,6 +35,8 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--lines: there is no file {str(args.lines)!r}", next_step="name one")
     if args.lines and not args.lines.stat().st_size:
         raise UsageError(f"--lines: {str(args.lines)!r} is empty", next_step="give it lines")
+    if args.report and args.report.is_dir():
+        raise UsageError(f"--report: {str(args.report)!r} is a folder", next_step="name a file")
     if args.report and not args.report.absolute().parent.is_dir():
         raise UsageError(
             f"--report: there is no folder {str(args.report.absolute().parent)!r}",

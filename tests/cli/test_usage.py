@@ -104,6 +104,7 @@ WRONG = [
     ([*CHAOS, "--setup", "x"], "--setup does nothing without --mariadb"),
     ([*CHAOS, "--redis-url", "redis://h"], "--redis-url does nothing beside --redis"),
     ([*CHAOS, "--report", "no/r.html"], "--report: there is no folder"),
+    ([*CHAOS, "--report", "."], "--report: '.' is a folder"),
     ([*CHAOS, "--kinds", "meteor"], "name some of driver_python"),
     ([*CHAOS, "--kinds", "jvm,mariadb"], "add --mariadb"),
     ([*CHAOS, "--kinds", "network"], "--kinds: network is for tests in Python"),
@@ -278,3 +279,37 @@ def test_a_file_that_cannot_be_read_is_a_message(
     monkeypatch.setattr("spark_eoc.cli.chaos._servers", lambda *_: {})
     assert main([*CHAOS, "--lines", "lines"]) == 1
     assert capsys.readouterr().err == "spark-eoc: [Errno 13] Permission denied: 'lines'\n"
+
+
+def test_a_report_that_cannot_be_saved_is_printed_all_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """It took minutes, and the disk may be full since."""
+
+    class Report:
+        exactly_once = True
+
+        def __str__(self) -> str:
+            return "exactly once"
+
+        def save(self, path: Path) -> None:
+            raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("spark_eoc.cli.chaos._chaos", lambda *_: Report())
+    assert main([*CHAOS, "--report", "r.html"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "exactly once\n"
+    assert "No space left on device: 'r.html'" in err
+
+
+@pytest.mark.usefixtures("mariadb_server")  # skips where there is none
+def test_a_setup_that_the_server_refuses_is_a_message(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    """It names the statement; and what was started is gone."""
+    before = files(folder)
+    assert code_of([*QUERY, "--setup", "CREATE TABEL t (v INT)"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("spark-eoc chaos: error: --setup: 'CREATE TABEL t (v INT)': ")
+    assert "SQL syntax" in err
+    assert files(folder) == before
