@@ -128,14 +128,19 @@ def _add_output(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the script under kills; 0 when it is exactly once."""
+    from spark_eoc.testing.reaper import reaper  # noqa: PLC0415  only when it is used
+
     check(args)
     signal.signal(signal.SIGTERM, _interrupt)
     folder = args.folder or Path(tempfile.mkdtemp(prefix="spark-eoc-chaos-"))
+    if args.folder is None:
+        reaper().folder(str(folder))  # for a run that is killed
     try:
         report = _chaos(args, folder)
     finally:
         if args.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
+            reaper().forget(str(folder))
     print(json.dumps(report.to_json()) if args.json else report, flush=True)
     if args.report is not None:
         report.save(args.report)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from spark_eoc.testing.wait import until
 
 CLI = [sys.executable, "-c", "import sys; from spark_eoc.cli import main; sys.exit(main())"]
 
@@ -79,3 +82,20 @@ def test_a_plain_script_is_found_out(script: Path) -> None:
     done = chaos(script, "plain", "--kills", "3")
     assert done.returncode == 1, done.stderr[-3000:]
     assert "twice" in done.stdout
+
+
+def test_a_killed_run_leaves_no_folder(tmp_path: Path) -> None:
+    """Nor processes; with SIGKILL nobody is there to clear up but the reaper."""
+    (tmp_path / "wait.py").write_text("import time; time.sleep(100)")
+    (tmp_path / "rows.py").write_text("read = list")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [*CLI, "chaos", "wait.py", "--rows-from", "rows:read"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stderr is not None
+        assert b"run 1 started" in running.stderr.readline()
+        assert list(temporary.iterdir())
+        running.kill()
+    until(lambda: not list(temporary.iterdir()), 30, "the temporary folder gone")
