@@ -136,6 +136,11 @@ class _Patient:
         older, true = checkpoint.with_name("older"), checkpoint.with_name("true")
         self._feed()
         self._run()
+        if not surgery.batches(checkpoint / "commits"):
+            raise ConfigError(
+                "the query committed no batch in place.checkpoint",
+                next_step="let it read place.input, and give it that checkpointLocation",
+            )
         shutil.copytree(checkpoint, older)
         for _ in range(_BEFORE - 1):
             self._feed()
@@ -183,7 +188,7 @@ class _Patient:
         try:
             self._run()
         except Exception as error:  # noqa: BLE001  whatever Spark or the writer refuses with
-            return _told(str(error))
+            return _told(error)
         return None
 
     def _verdict(self, values: Counter[bytes]) -> Verdict:
@@ -191,8 +196,8 @@ class _Patient:
         return verdict(expected(given, self._expect), values)
 
 
-def _told(text: str) -> str:
+def _told(error: Exception) -> str:
     """What the writer said, out of what Spark made of it."""
-    lines = text.splitlines()
+    lines = str(error).split("\n")
     ours = [line for line in lines if line.startswith("spark_eoc.errors.")]
-    return (ours or lines)[0].removeprefix("spark_eoc.errors.")
+    return (ours or lines)[0].removeprefix("spark_eoc.errors.") or type(error).__name__

@@ -153,3 +153,21 @@ def test_an_unknown_operation_is_refused_with_the_names(eoc_surgery: SurgeryRunn
     """Before anything is started."""
     with pytest.raises(ConfigError, match="no_newest_commit"):
         eoc_surgery(plainly, list, "newest_commit_missing")
+
+
+def test_a_query_with_another_checkpoint_is_refused_by_name(eoc_surgery: SurgeryRunner) -> None:
+    """There is nothing to operate on; it ended with a file that is not there."""
+
+    def elsewhere(spark, place):
+        lines = spark.readStream.text(place.input)
+        stream = lines.writeStream.foreachBatch(lambda *_: None)
+        stream.option("checkpointLocation", place.checkpoint + "/own").start()
+
+    with pytest.raises(ConfigError, match="committed no batch in place"):
+        eoc_surgery(elsewhere, list, "wiped")
+
+
+@pytest.mark.parametrize("error", [AssertionError(), ValueError("\n")])
+def test_an_error_without_words_is_told_by_its_name(error: Exception) -> None:
+    """A bare assert in a user's query."""
+    assert operating._told(error) == type(error).__name__
