@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.session import build_session
 
@@ -28,11 +29,22 @@ QUERY_FAILED = 3
 def command_of(
     function: Callable[..., Any], file: str | os.PathLike[str], settings: dict[str, str]
 ) -> Sequence[str]:
-    """Saves the function and returns the command that runs it with this interpreter."""
+    """Saves the function and returns the command that runs it with this interpreter.
+
+    ConfigError for one that can't be pickled.
+    """
     module = sys.modules.get(function.__module__)
     if module is not None and not module.__name__.startswith("spark_eoc"):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    data = cloudpickle.dumps((function, settings))  # type: ignore[no-untyped-call]
+    try:
+        data = cloudpickle.dumps((function, settings))  # type: ignore[no-untyped-call]
+    except Exception as error:
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(
+            f"{name!r} can't be sent to a process of its own: {error}",
+            applied="nothing was started",
+            next_step="let it use its arguments (place.mysql_url), and no fixture of the test",
+        ) from error
     Path(file).write_bytes(data)
     return [sys.executable, "-m", "spark_eoc.testing.function_run", str(file)]
 

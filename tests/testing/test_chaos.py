@@ -5,6 +5,7 @@ That a plain query is found out is shown by the README's own example, see test_r
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -231,6 +232,19 @@ def test_a_run_that_has_ended_is_not_stopped_for_a_look(
     course.supervisor = supervisor
     assert not course._caught_before_commit(course.schedule[0])
     assert signalled == [1, 1, 2, 2]
+
+
+def test_a_query_that_cannot_leave_this_process_is_refused_by_name(
+    eoc_chaos: ChaosRunner,
+) -> None:
+    """One that uses what its test has opened; the error was pickle's own."""
+    lock = threading.Lock()
+
+    def locked(spark, place):
+        lock.acquire()
+
+    with pytest.raises(ConfigError, match="'locked' can't be sent to a process of its own"):
+        eoc_chaos(locked, list)
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
