@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 PREFIX = "EOC_"
 
@@ -56,9 +56,10 @@ class Place:
         parts = urlsplit(self.mysql_url)
         return {
             "host": parts.hostname,
-            "port": parts.port,
-            "user": parts.username,
-            "database": parts.path.lstrip("/"),
+            "port": parts.port or 3306,
+            "user": unquote(parts.username or ""),
+            "password": unquote(parts.password or ""),
+            "database": unquote(parts.path.lstrip("/")),
         }
 
     def fill(self, argument: str) -> str:

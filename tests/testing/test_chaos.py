@@ -341,6 +341,10 @@ def test_a_place_fills_arguments_and_the_environment(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, value)
     assert Place.here() == place
     assert (place.port, place.mysql["port"], place.mysql["database"]) == (5, 33, "eoc")
+    owned = Place(mysql_url="mysql://a%40b:p%2Fw@h/my%20db").mysql
+    assert owned == {
+        "host": "h", "port": 3306, "user": "a@b", "password": "p/w", "database": "my db"
+    }  # fmt: skip
 
 
 def following(spark, place):
