@@ -114,7 +114,8 @@ class KeyRows:
                 raise ConfigError(
                     f"key {key.decode(errors='replace')!r} is a hash", next_step="name its field"
                 )
-            return [client.hget(key, self._field) or b"0"]
+            value = client.hget(key, self._field)
+            return [value if value is not None else b"0" if self._counts else text_of(None)]
         if kind == "list":
             return list(client.lrange(key, 0, -1))
         if kind in ("set", "zset"):

@@ -333,6 +333,16 @@ def test_keys_of_redis_are_values(redis_server: Redis, prefix: str) -> None:
     assert values("c:*", count=True) == {b"word": 3}
 
 
+def test_a_hash_shows_an_empty_field_as_it_is(redis_server: Redis, prefix: str) -> None:
+    """It was read as 0, so that the line looked lost; one without the field is NULL."""
+    client = redis_server.client()
+    client.hset(f"{prefix}:1", "f", "")
+    client.hset(f"{prefix}:2", "g", "x")
+    url = redis_server.url()
+    assert KeyRows(url, f"{prefix}:*", field="f").values() == {b"": 1, b"\\N": 1}
+    assert KeyRows(url, f"{prefix}:2", field="f", count=True).values() == {b"": 0}
+
+
 def test_a_place_fills_arguments_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script finds it either way; braces of its own stay."""
     place = Place(checkpoint="/c", mysql_url="mysql://root@127.0.0.1:33/eoc", listen="h:5")
