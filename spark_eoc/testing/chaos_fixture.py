@@ -19,7 +19,7 @@ from spark_eoc.testing.place import Place
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.report import ChaosReport
 from spark_eoc.testing.rows import FunctionRows, Rows
-from spark_eoc.testing.servers import MariaDB, Redis, Server
+from spark_eoc.testing.servers import Redis, Server, SqlServer
 
 if TYPE_CHECKING:
     from spark_eoc.testing.plugin import Database
@@ -56,7 +56,7 @@ class ChaosRunner:
         query: Callable[..., Any] | str | os.PathLike[str],
         rows: Callable[[], Iterable[Any]] | Rows,
         *,
-        mariadb: MariaDB | Database | None = None,
+        mariadb: SqlServer | Database | None = None,
         redis: Redis | None = None,
         lines: Sequence[bytes | str] | int = 2000,
         kills: int | None = None,
@@ -122,7 +122,7 @@ class ChaosRunner:
 
     @staticmethod
     def _place(
-        folder: Path, feed: str, mariadb: MariaDB | Database | None, redis: Redis | None
+        folder: Path, feed: str, mariadb: SqlServer | Database | None, redis: Redis | None
     ) -> Place:
         if feed not in FEEDS:
             raise ValueError(f"feed={feed!r} is not known: use one of {', '.join(FEEDS)}")
@@ -137,10 +137,10 @@ class ChaosRunner:
         )
 
 
-def _servers(mariadb: MariaDB | Database | None, redis: Redis | None) -> dict[Kill, Server]:
+def _servers(mariadb: SqlServer | Database | None, redis: Redis | None) -> dict[Kill, Server]:
     servers: dict[Kill, Server] = {}
     if mariadb is not None:
-        servers[Kill.MARIADB] = mariadb if isinstance(mariadb, MariaDB) else mariadb.server
+        servers[Kill.MARIADB] = mariadb if isinstance(mariadb, Server) else mariadb.server
     if redis is not None:
         servers[Kill.REDIS] = redis
     return servers

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_eoc.testing.plugin import Database
-    from spark_eoc.testing.servers import MariaDB, Redis
+    from spark_eoc.testing.servers import Redis, SqlServer
 
 Query = Callable[..., Any]
 
@@ -81,7 +81,7 @@ class SurgeryRunner:
         rows: Callable[[], Iterable[Any]] | Rows,
         operation: str,
         *,
-        mariadb: MariaDB | Database | None = None,
+        mariadb: SqlServer | Database | None = None,
         redis: Redis | None = None,
         expect: Expect | None = None,
     ) -> SurgeryReport:

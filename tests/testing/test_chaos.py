@@ -18,7 +18,7 @@ import pytest
 from spark_eoc.errors import ConfigError
 from spark_eoc.testing import chaos
 from spark_eoc.testing.chaos import Chaos, _Course, verdict
-from spark_eoc.testing.chaos_fixture import ChaosRunner
+from spark_eoc.testing.chaos_fixture import ChaosRunner, _servers
 from spark_eoc.testing.history import BatchLife, History
 from spark_eoc.testing.inputs import FolderInput, made_up
 from spark_eoc.testing.kills import Kill, KillSchedule
@@ -27,7 +27,7 @@ from spark_eoc.testing.place import Place
 from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.report import ChaosReport
 from spark_eoc.testing.rows import FunctionRows, KeyRows, QueryRows
-from spark_eoc.testing.servers import Redis
+from spark_eoc.testing.servers import MySQL, Redis
 from spark_eoc.testing.supervisor import Event
 from spark_eoc.testing.transcript import Transcript
 from spark_eoc.testing.wait import until
@@ -245,6 +245,14 @@ def test_a_query_that_cannot_leave_this_process_is_refused_by_name(
 
     with pytest.raises(ConfigError, match="'locked' can't be sent to a process of its own"):
         eoc_chaos(locked, list)
+
+
+def test_any_server_of_its_own_is_killed(tmp_path: Path) -> None:
+    """A MySQL was taken for a fixture's database, and ended the call with an AttributeError."""
+    own = MySQL(tmp_path)
+    given: dict[Kill, Any] = {Kill.MARIADB: own}
+    assert _servers(own, None) == given
+    assert _servers(Database(own, "shop"), None) == given
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
