@@ -48,7 +48,8 @@ def open_feed(
         servers[Kill.RECEIVER] = stack.enter_context(receiver)
         host, port = "127.0.0.1", receiver.port
     else:
-        host, port = place.listen.rpartition(":")[0], place.port
+        # An IPv6 address has brackets around it there.
+        host, port = place.listen.rpartition(":")[0].strip("[]"), place.port
     if how == "listen" and Kill.PRODUCER not in kinds:
         transcript = folder / "transcript"
         sent = SocketInput(lines, port, transcript=transcript, host=host, per_second=per_second)

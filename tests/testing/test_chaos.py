@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from spark_eoc.errors import ConfigError
 from spark_eoc.testing import chaos
 from spark_eoc.testing.chaos import Chaos, _Course, verdict
 from spark_eoc.testing.chaos_fixture import ChaosRunner, _servers
+from spark_eoc.testing.daemons import ReceiverDaemon
+from spark_eoc.testing.feeds import open_feed
 from spark_eoc.testing.history import BatchLife, History
 from spark_eoc.testing.inputs import FolderInput, made_up
 from spark_eoc.testing.kills import Kill, KillSchedule
@@ -253,6 +256,21 @@ def test_any_server_of_its_own_is_killed(tmp_path: Path) -> None:
     given: dict[Kill, Any] = {Kill.MARIADB: own}
     assert _servers(own, None) == given
     assert _servers(Database(own, "shop"), None) == given
+
+
+def test_lines_reach_a_listener_whose_address_is_in_brackets(tmp_path: Path) -> None:
+    """As an IPv6 address is written before a port."""
+    with (
+        ReceiverDaemon.on(tmp_path / "buffer") as receiver,
+        ExitStack() as stack,
+    ):
+        place = Place(folder=str(tmp_path), listen=f"[127.0.0.1]:{receiver.port}")
+        lines = made_up(5, seed=1)
+        fed = open_feed("listen", lines, place, stack, per_second=1e6).input
+        fed.start()
+        stack.callback(fed.close)
+        fed.release(5)
+        until(lambda: fed.flushed, 10, "all lines durable")
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
