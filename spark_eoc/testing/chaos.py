@@ -38,6 +38,8 @@ Expect = Callable[[bytes], Any]
 
 _COUNT_EVERY_S = 0.3
 _QUIET_S = 2.0
+#: How much longer than its pace says the input may take, where what it goes to is killed.
+_GIVEN_S = 600.0
 #: The share of strikes for each of two aims, and how long one may be put off for it.
 _SHARE = 0.4
 _AIM_S = 10.0
@@ -199,7 +201,8 @@ class _Course:
         Rows are compared, not counted: doubled ones would stand for those still on their way.
         """
         supervisor, chaos = self.supervisor, self.chaos
-        supervisor.until(lambda: chaos.input.flushed, timeout=600, what="all input given")
+        timeout = _GIVEN_S + chaos.input.takes_s
+        supervisor.until(lambda: chaos.input.flushed, timeout=timeout, what="all input given")
         due = Counter(expected(chaos.input.transcript(), chaos.expect).announced.values())
         self._while_moving(lambda found: bool(due - found))
         if chaos.checkpoints:

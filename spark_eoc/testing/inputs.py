@@ -22,9 +22,12 @@ from spark_eoc.testing.transcript import Transcript
 
 
 class Input(ABC):
-    """Lines, given to a query at a steady pace up to a mark; ConfigError for one that is two."""
+    """Lines, given to a query at a steady pace up to a mark; ConfigError for one that is two.
 
-    def __init__(self, lines: Sequence[bytes]) -> None:
+    ``takes_s`` is how long all of them take at that pace.
+    """
+
+    def __init__(self, lines: Sequence[bytes], per_second: float) -> None:
         for number, line in enumerate(lines, 1):
             if b"\n" in line:
                 raise ConfigError(
@@ -33,6 +36,7 @@ class Input(ABC):
                     next_step="give the lines without their ends: text.splitlines()",
                 )
         self.lines = lines
+        self.takes_s = len(lines) / per_second
 
     @abstractmethod
     def start(self) -> None:
@@ -74,7 +78,7 @@ class SocketInput(Input):
         host: str = "127.0.0.1",
         per_second: float = 500.0,
     ) -> None:
-        super().__init__(lines)
+        super().__init__(lines, per_second)
         self._to = (port, name, transcript)
         self._host, self._per_second = host, per_second
         self._changed = threading.Condition()
@@ -133,7 +137,7 @@ class ProcessInput(Input):
         host: str = "127.0.0.1",
         per_second: float = 500.0,
     ) -> None:
-        super().__init__(lines)
+        super().__init__(lines, per_second)
         self.producer = ProducerProcess.to(
             port, folder, producer=name, lines=lines, mark=0, per_second=per_second, host=host
         )
@@ -161,8 +165,8 @@ class ProcessInput(Input):
 class FolderInput(Input):
     """As text files in ``folder``, for ``spark.readStream.text`` and its like.
 
-    A file appears under its name when it is whole, about five a second; what has appeared counts
-    as acknowledged.
+    A file appears under its name when it is whole, about five a second, with one line at least;
+    what has appeared counts as acknowledged.
     """
 
     FILES_PER_SECOND = 5.0
@@ -175,10 +179,10 @@ class FolderInput(Input):
         per_second: float = 500.0,
         suffix: str = ".txt",
     ) -> None:
-        super().__init__(lines)
+        self._per_file = max(1, int(per_second / self.FILES_PER_SECOND))
+        super().__init__(lines, self._per_file * self.FILES_PER_SECOND)
         self.folder = Path(folder)
         self._suffix = suffix
-        self._per_file = max(1, int(per_second / self.FILES_PER_SECOND))
         self._mark = self._given = 0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

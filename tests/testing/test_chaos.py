@@ -23,7 +23,7 @@ from spark_eoc.testing.chaos_fixture import ChaosRunner, _servers
 from spark_eoc.testing.daemons import ReceiverDaemon
 from spark_eoc.testing.feeds import open_feed
 from spark_eoc.testing.history import BatchLife, History
-from spark_eoc.testing.inputs import FolderInput, made_up
+from spark_eoc.testing.inputs import FolderInput, SocketInput, made_up
 from spark_eoc.testing.kills import Kill, KillSchedule
 from spark_eoc.testing.page import page
 from spark_eoc.testing.place import Place
@@ -31,7 +31,7 @@ from spark_eoc.testing.plugin import Database
 from spark_eoc.testing.report import ChaosReport
 from spark_eoc.testing.rows import FunctionRows, KeyRows, QueryRows
 from spark_eoc.testing.servers import MySQL, Redis
-from spark_eoc.testing.supervisor import Event
+from spark_eoc.testing.supervisor import Event, Supervisor
 from spark_eoc.testing.transcript import Transcript
 from spark_eoc.testing.wait import until
 
@@ -271,6 +271,25 @@ def test_lines_reach_a_listener_whose_address_is_in_brackets(tmp_path: Path) -> 
         stack.callback(fed.close)
         fed.release(5)
         until(lambda: fed.flushed, 10, "all lines durable")
+
+
+def test_an_input_has_the_time_that_its_pace_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes were all, however many lines there were: the query was said to be stuck."""
+    asked: list[float] = []
+    monkeypatch.setattr(
+        Supervisor, "until", lambda _, condition, *, timeout, what: asked.append(timeout)
+    )
+    monkeypatch.setattr(Supervisor, "pass_time", lambda _, seconds: None)
+    folder = FolderInput(made_up(2000, seed=1), tmp_path / "input", per_second=1)
+    socket = SocketInput(made_up(2000, seed=1), 1, transcript=tmp_path / "t", per_second=1)
+    for slow in (folder, socket):
+        course = _Course(
+            Chaos(["true"], tmp_path, slow, FunctionRows(list), kills=0, settle_s=0.01)
+        )
+        course._settle()
+    assert asked == [600 + 2000 / 5, 600 + 2000]
 
 
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
