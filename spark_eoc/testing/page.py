@@ -43,10 +43,11 @@ def page(report: ChaosReport) -> str:
 def _head(report: ChaosReport, title: str) -> str:
     kind = "good" if report.exactly_once else "bad"
     kills = ", ".join(f"{n} {name}" for name, n in report.kills.items()) or "nothing was killed"
+    missed = f" {report.misses}." if report.misses else ""
     return (
         f'<header class="{kind}"><h1>{title}</h1>'
         f"<p>{len(report.strikes)} kills in {report.history.seconds:.0f} seconds: "
-        f"{escape(kills)}.</p></header>\n"
+        f"{escape(kills)}.{escape(missed)}</p></header>\n"
     )
 
 

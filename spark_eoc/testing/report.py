@@ -46,6 +46,15 @@ class ChaosReport:
         return dict(sorted(Counter(str(strike.kind) for strike in self.strikes).items()))
 
     @property
+    def misses(self) -> str | None:
+        """A sentence on those that found nothing to kill; None where each found something."""
+        if not self.missed:
+            return None
+        counts = sorted(Counter(str(strike.kind) for strike in self.missed).items())
+        kinds = ", ".join(f"{n} {name}" for name, n in counts)
+        return f"{len(self.missed)} kills found no such process: {kinds}"
+
+    @property
     def repeated(self) -> Mapping[str, list[BatchLife]]:
         """By query, the batches that more than one run worked on."""
         return {
@@ -85,6 +94,8 @@ class ChaosReport:
     def __str__(self) -> str:
         kills = ", ".join(f"{n} {name}" for name, n in self.kills.items()) or "none"
         lines = [self.summary, f"seed {self.seed}; killed: {kills}"]
+        if self.misses:
+            lines.append(f"  {self.misses}")
         lines += [f"  {anomaly}" for anomaly in self.verdict.anomalies]
         for name, lives in self.repeated.items():
             if lives:

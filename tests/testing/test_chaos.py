@@ -292,6 +292,15 @@ def test_an_input_has_the_time_that_its_pace_needs(
     assert asked == [600 + 2000 / 5, 600 + 2000]
 
 
+def test_a_report_names_the_kills_that_hit_nothing() -> None:
+    """A pass with three kills asked for and none carried out looked like any other."""
+    missed = tuple(KillSchedule(1, count=3, kinds=[Kill.SOURCE_RUNNER]))
+    report = replace(report_of(Counter()), missed=missed)
+    text = "3 kills found no such process: 3 source_runner"
+    assert text in str(report)
+    assert text in page(report)
+
+
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
     history = History({"<clicks>": "/nowhere"})
     history.watches["<clicks>"].batches[0] = BatchLife(0, 1.0, ("<&>",), 2.0, [1.5])
