@@ -33,6 +33,7 @@ class Feeder:
         self._lines = lines
         self._pause = threading.Event()
         self._paused = threading.Event()
+        self._ended = threading.Event()
         self._closing = threading.Event()
         self._interval = 1 / per_second
         self._writer = TranscriptWriter(transcript, name)
@@ -43,6 +44,8 @@ class Feeder:
 
     def pause(self) -> None:
         """Sends no more until :meth:`go_on`; what was sent is still delivered."""
+        # The thread may have seen the pause before this one just when that was ended.
+        self._paused.clear()
         self._pause.set()
 
     @property
@@ -52,10 +55,12 @@ class Feeder:
 
     @property
     def flushed(self) -> bool:
-        """Whether it pauses and every line sent is durable. Raises what made it fail."""
+        """Whether it pauses, or has sent all, and every line sent is durable. Raises what made it
+        fail."""
         if self.error is not None:
             raise self.error
-        return self._paused.is_set() and self._producer.acknowledged == self._line_producer.sent
+        resting = self._paused.is_set() or self._ended.is_set()
+        return resting and self._producer.acknowledged == self._line_producer.sent
 
     def go_on(self) -> None:
         """Sends again."""
@@ -93,7 +98,7 @@ class Feeder:
                 due = max(due, time.monotonic() - 1.0) + self._interval
         except BaseException as error:  # noqa: BLE001  handed to whoever flushes
             self.error = error
-        self._paused.set()
+        self._ended.set()
 
     def _wait_for_turn(self, due: float) -> bool:
         """True when it is closing."""
