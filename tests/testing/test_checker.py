@@ -64,6 +64,16 @@ def test_durable_but_not_acknowledged_must_arrive():
     assert check(transcripts, [Row(b"a")], buffer=buffer).checks == {"lost"}
 
 
+@pytest.mark.parametrize("there", [[b"a"], []])
+def test_a_row_of_a_line_that_the_buffer_does_not_hold_is_one_too_many(there: list[bytes]):
+    """Another line with the same text, sent and never durable, does not stand for it."""
+    transcripts = [Transcript.of("p", [b"a", b"a"], acknowledged=len(there))]
+    buffer = [Line(offset, value) for offset, value in enumerate(there)]
+    rows = [Row(b"a")] * (len(there) + 1)
+    assert check(transcripts, rows).clean
+    assert check(transcripts, rows, buffer=buffer).checks == {"twice"}
+
+
 def test_equal_counts_with_wrong_rows_are_seen():
     """One lost and one twice do not cancel out: multisets, never counts (case E4)."""
     transcripts, rows, _, _ = history()
