@@ -106,10 +106,15 @@ class Rig:
         self.links: list[Proxy] = []
         self.receivers: dict[str, ReceiverDaemon] = {}
         self.targets: dict[str, Target] = {}
-        if mariadb is not None:
-            self.targets[MYSQL] = self._mysql(mariadb)
-        if redis is not None:
-            self.targets[REDIS] = self._redis_target(redis)
+        self.feeders: dict[str, Feeder | ProducerProcess] = {}
+        try:
+            if mariadb is not None:
+                self.targets[MYSQL] = self._mysql(mariadb)
+            if redis is not None:
+                self.targets[REDIS] = self._redis_target(redis)
+        except BaseException:
+            self.__exit__()
+            raise
         self.job = Job(
             tuple(target.stream for target in self.targets.values()),
             str(self.folder),
@@ -118,7 +123,6 @@ class Rig:
         )
         self._per_second, self._limit = per_second, lines
         self._starting_at = starting_at
-        self.feeders: dict[str, Feeder | ProducerProcess] = {}
         self._counted_at, self._rows = 0.0, 0
 
     def __enter__(self) -> Rig:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_eoc.testing.checker import LedgerState, Row
+from spark_eoc.testing.daemons import ReceiverDaemon
 from spark_eoc.testing.job import Stream
 from spark_eoc.testing.rig import MYSQL, Rig, Target
 from spark_eoc.testing.transcript import Transcript
@@ -49,3 +50,23 @@ def test_a_batch_that_spark_will_run_again_is_waited_for(tmp_path: Path) -> None
         rig.settle(supervisor)
     (stream.checkpoint / "commits" / "0").write_text("v1\n{}")
     rig.settle(supervisor)[MYSQL].require_clean()
+
+
+def test_a_rig_that_cannot_be_made_leaves_no_receiver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who never had it can't close it: here the second server can't be asked."""
+    started: list[ReceiverDaemon] = []
+    on = ReceiverDaemon.on
+
+    def noted(*given: Any, **more: Any) -> ReceiverDaemon:
+        started.append(on(*given, **more))
+        return started[-1]
+
+    monkeypatch.setattr(ReceiverDaemon, "on", noted)
+    mariadb: Any = SimpleNamespace(query=lambda _: [], port=1, url=lambda _: "mysql://root@h:1/d")
+    redis: Any = SimpleNamespace(port=1)
+    with pytest.raises(AttributeError, match="url"):
+        Rig(tmp_path / "rig", mariadb=mariadb, redis=redis, daemons=True)
+    assert len(started) == 1
+    assert not started[0].running
