@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,31 @@ class Patience:
     @staticmethod
     def until(condition: Any, *, timeout: float, what: str) -> None:
         until(condition, 0.5, what)
+
+
+def test_a_sink_that_still_grows_is_waited_for(tmp_path: Path) -> None:
+    """A backlog of minutes on a loaded machine: what was on its way looked lost."""
+    rig = Rig(tmp_path / "rig")
+    began, lines = time.monotonic(), [b"%d" % number for number in range(30)]
+
+    def rows() -> list[Row]:
+        return [Row(line) for line in lines[: int((time.monotonic() - began) * 10)]]
+
+    ledger = LedgerState(0, {}, [], None)
+    stream = Stream(MYSQL, "", "landed", str(tmp_path / "stream"), None)
+    rig.targets[MYSQL] = Target(stream, rows, lambda: len(rows()), lambda: ledger)
+    feeder: Any = SimpleNamespace(
+        acknowledged=30,
+        flushed=True,
+        pause=lambda: None,
+        transcript=lambda: Transcript.of("feeder", lines),
+    )
+    rig.feeders[MYSQL] = feeder
+    for name in ("offsets", "commits"):
+        (stream.checkpoint / name).mkdir(parents=True)
+        (stream.checkpoint / name / "0").touch()
+    supervisor: Any = Patience()
+    assert not rig.settle(supervisor)[MYSQL].count("lost")
 
 
 def test_a_batch_that_spark_will_run_again_is_waited_for(tmp_path: Path) -> None:
