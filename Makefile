@@ -44,7 +44,7 @@ compat: setup-test  ## the source's and writers' tests on the oldest supported p
 suite: setup  ## the whole default suite on the newest pyspark
 	@$(call SHORT_LIVED,venv) $(NEW) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: setup  ## 400 kills of random kinds and instants, both sinks; ARGS='-k batch-part1' is an eighth
+soak: setup-test  ## 400 kills at random, and all else that takes minutes; ARGS='-k batch-part1' is an eighth
 	@$(call SHORT_LIVED,venv) $(NEW) pytest -s -m slow -n 0 $(ARGS)
 
 failpoints: setup  ## each failpoint once for each sink, on real Spark, as a list
