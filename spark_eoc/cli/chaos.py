@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from spark_eoc.cli.chaos_usage import KILLS, ROWS, check, load_named, read_kinds
-from spark_eoc.cli.usage import UsageError, address_text, amount, whole
+from spark_eoc.cli.usage import UsageError, address_text, amount, reading_options, whole
 
 if TYPE_CHECKING:
     from spark_eoc.testing.kills import Kill
@@ -115,6 +115,13 @@ def _add_kills(group: Any) -> None:
         metavar="S",
         help="seconds without a new row after which the last rows are given up (%(default)g)",
     )
+    add(
+        "--progress-s",
+        type=amount("seconds"),
+        default=180.0,
+        metavar="S",
+        help="seconds in which a run must bring a new row (%(default)g)",
+    )
     add("--submit-args", metavar="ARGS", help="spark-submit's options: '--packages … --conf …'")
     add("--checkpoint", type=Path, metavar="PATH", help="the script's, if it is not {checkpoint}")
 
@@ -136,7 +143,8 @@ def run(args: argparse.Namespace) -> int:
     if args.folder is None:
         reaper().folder(str(folder))  # for a run that is killed
     try:
-        report = _chaos(args, folder)
+        with reading_options():
+            report = _chaos(args, folder)
     finally:
         if args.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -175,6 +183,7 @@ def _chaos(args: argparse.Namespace, folder: Path) -> ChaosReport:
             checkpoints={"query": args.checkpoint or place.checkpoint},
             expect=load_named("--expect", args.expect) if args.expect else None,
             settle_s=args.settle_s,
+            progress_s=args.progress_s,
             on_event=lambda event: print(event, file=sys.stderr),
         ).run()
 

@@ -147,9 +147,7 @@ def _check_placeholders(args: argparse.Namespace) -> None:
     for word in re.findall(r"\{([A-Za-z_]+)\}", " ".join(args.rest)):
         near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.75)
         if word not in known and near:
-            raise UsageError(
-                f"{{{word}}} is no placeholder", next_step=f"did you mean {{{near[0]}}}?"
-            )
+            raise UsageError(f"{{{word}}} is no placeholder", next_step=f"write {{{near[0]}}}")
         if empty.get(word):
             raise UsageError(f"{{{word}}} has no value here", next_step=f"give {empty[word]}")
 
@@ -159,10 +157,10 @@ def read_kinds(text: str | None) -> list[Kill]:
     from spark_eoc.testing.kills import Kill  # noqa: PLC0415  heavy
 
     try:
-        return [Kill(name.strip()) for name in text.split(",")] if text else []
-    except ValueError as error:
+        return [Kill.named(name.strip()) for name in text.split(",")] if text else []
+    except ConfigError as error:
         known = ", ".join(kind.value for kind in Kill if kind.value not in ELSEWHERE)
-        raise UsageError(f"--kinds: {error}", next_step=f"name some of {known}") from error
+        raise UsageError(f"--kinds: {error.what}", next_step=f"name some of {known}") from error
 
 
 def load_named(flag: str, text: str) -> Any:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing.chaos import SCRIPT_KILLS, Chaos, Expect
 from spark_eoc.testing.feeds import FEEDS, open_feed
-from spark_eoc.testing.function_run import command_of
+from spark_eoc.testing.function_run import check_query, command_of
 from spark_eoc.testing.inputs import made_up
 from spark_eoc.testing.kills import Instants, Kill
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.ports import free_port
 from spark_eoc.testing.report import ChaosReport
-from spark_eoc.testing.rows import FunctionRows, Rows
+from spark_eoc.testing.rows import FunctionRows, Rows, check_rows
 from spark_eoc.testing.servers import Redis, Server, SqlServer
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ChaosRunner:
         redis: Redis | None = None,
         lines: Sequence[bytes | str] | int = 2000,
         kills: int | None = None,
-        kinds: Sequence[Kill] | None = None,
+        kinds: Sequence[Kill | str] | None = None,
         feed: str = "folder",
         per_second: float = 500.0,
         arguments: Sequence[str] = (),
@@ -68,6 +69,7 @@ class ChaosRunner:
         settings: Mapping[str, str] | None = None,
         expect: Expect | None = None,
         settle_s: float = 60.0,
+        progress_s: float = 180.0,
         instants: Instants | None = None,
     ) -> ChaosReport:
         """Runs ``query`` under kills until everything is through, and reports.
@@ -80,15 +82,21 @@ class ChaosRunner:
         appear in ``place.input``), ``listen`` (the acknowledged protocol to ``place.listen``) or
         ``buffer`` (to a receiver of its own that fills ``place.buffer``; both are killed too).
         ``expect`` turns a line into the value that the sink should hold for it, or None. A server
-        that is given is killed too, unless ``kinds`` says otherwise. ``kills`` is 3, or the number
-        of kinds where that is more, so that each comes once. ``per_second`` is in lines,
-        ``settle_s`` the seconds without a change in the sink after which missing rows are lost.
+        that is given is killed too, unless ``kinds`` says otherwise, by members of
+        :class:`~spark_eoc.testing.kills.Kill` or their names. ``kills`` is 3, or the number of
+        kinds where that is more, so that each comes once. ``per_second`` is in lines,
+        ``settle_s`` the seconds without a change in the sink after which missing rows are lost,
+        ``progress_s`` those in which a run must bring a new row.
+
+        ConfigError, before anything is started, names what can't work.
         """
+        check_query(query)
+        check_rows(rows)
         self._calls += 1
         folder = self._folder / f"chaos-{self._calls}"
         folder.mkdir(parents=True)
         place = self._place(folder, feed, mariadb, redis)
-        wanted = self._given.kinds or kinds or ()
+        wanted = self._given.kinds or [Kill.named(kind) for kind in kinds or ()]
         with ExitStack() as stack:
             fed = open_feed(
                 feed, self._lines(lines), place, stack, per_second=per_second, kinds=wanted
@@ -109,6 +117,7 @@ class ChaosRunner:
                 checkpoints={"query": place.checkpoint},
                 expect=expect,
                 settle_s=settle_s,
+                progress_s=progress_s,
                 instants=instants or Instants(spread_s=2.0),
                 on_event=print,
             ).run()
@@ -125,7 +134,9 @@ class ChaosRunner:
         folder: Path, feed: str, mariadb: SqlServer | Database | None, redis: Redis | None
     ) -> Place:
         if feed not in FEEDS:
-            raise ValueError(f"feed={feed!r} is not known: use one of {', '.join(FEEDS)}")
+            raise ConfigError(
+                f"feed={feed!r} is not known", next_step=f"use one of {', '.join(FEEDS)}"
+            )
         return Place(
             folder=str(folder),
             input=str(folder / "input") if feed == "folder" else "",

@@ -7,6 +7,7 @@ its queries, and the process lives as long as all of them do.
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+import spark_eoc
 from spark_eoc.errors import ConfigError
 from spark_eoc.testing.place import Place
 from spark_eoc.testing.session import build_session
@@ -24,6 +26,25 @@ from spark_eoc.testing.session import build_session
 _ENDED_S = 10
 #: Exit code of a script whose query ended with an error.
 QUERY_FAILED = 3
+
+
+def check_query(query: object) -> None:
+    """ConfigError for what is neither a function of a session and a place, nor a script."""
+    if callable(query):
+        try:
+            inspect.signature(query).bind(None, None)
+        except TypeError as error:
+            raise ConfigError(
+                f"{query!r} can't be called with (spark, place): {error}",
+                applied="nothing was started",
+                next_step="take a session and a Place, and start the query with them",
+            ) from error
+    elif not isinstance(query, str | os.PathLike) or not Path(query).is_file():
+        raise ConfigError(
+            f"there is no script {str(query)!r}",
+            applied="nothing was started",
+            next_step="pass the path of a script, or a function of (spark, place)",
+        )
 
 
 def command_of(
@@ -53,6 +74,8 @@ def main(file: str) -> int:
     """Runs the function's queries until one of them ends; one may have, before this looks."""
     function, settings = pickle.loads(Path(file).read_bytes())  # noqa: S301  our own file
     spark = build_session(settings)
+    # In a development install Spark does not find the source by itself.
+    spark_eoc.register(spark)
     function(spark, Place.here())
     try:
         if not spark.streams.active and not spark.streams.awaitAnyTermination(_ENDED_S):

@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import difflib
 import random
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_eoc.errors import ConfigError
 from spark_eoc.testing.processes import Part
 
 
@@ -58,6 +60,19 @@ class Kill(str, Enum):
     def is_daemon(self) -> bool:
         """Whether it is a process of the pipeline itself: started again whenever it has ended."""
         return self in DAEMON_KILLS
+
+    @classmethod
+    def named(cls, name: str) -> Kill:
+        """The kind of that name; ConfigError with the nearest one, and all."""
+        try:
+            return cls(name)
+        except ValueError:
+            near = difflib.get_close_matches(name, [kind.value for kind in cls], n=1)
+            raise ConfigError(
+                f"{name!r} is no kind of kill{f', did you mean {near[0]!r}?' if near else ''}",
+                applied="nothing was started",
+                next_step=f"use some of {', '.join(cls)}",
+            ) from None
 
 
 _PARTS = frozenset(part.value for part in Part)

@@ -13,9 +13,10 @@ from spark_eoc.errors import ConfigError
 from spark_eoc.testing import surgery, tiers
 from spark_eoc.testing.chaos import Expect, expected, require_empty, verdict
 from spark_eoc.testing.checker import TWICE, Verdict
+from spark_eoc.testing.function_run import check_query
 from spark_eoc.testing.inputs import made_up
 from spark_eoc.testing.place import Place
-from spark_eoc.testing.rows import FunctionRows, Rows
+from spark_eoc.testing.rows import FunctionRows, Rows, check_rows
 from spark_eoc.testing.surgery import OPERATIONS, Operation
 from spark_eoc.testing.tiers import Tier
 from spark_eoc.testing.transcript import Transcript
@@ -106,6 +107,8 @@ class SurgeryRunner:
             mysql_url=mariadb.url() if mariadb is not None else "",
             redis_url=redis.url() if redis is not None else "",
         )
+        check_query(query)
+        check_rows(rows)
         reader = FunctionRows(rows) if callable(rows) else rows
         require_empty(reader)
         patient = _Patient(self._spark, query, place, seed=self._seed, rows=reader, expect=expect)

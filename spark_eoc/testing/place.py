@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from spark_eoc.errors import ConfigError
+
 PREFIX = "EOC_"
 
 
@@ -52,7 +54,14 @@ class Place:
 
     @property
     def mysql(self) -> dict[str, Any]:
-        """``mysql_url`` as arguments of ``pymysql.connect``."""
+        """``mysql_url`` as arguments of ``pymysql.connect``; ConfigError where there is none, since
+        they would mean whatever server runs on this host."""
+        if not self.mysql_url:
+            raise ConfigError(
+                "place.mysql: the query was given no MariaDB or MySQL",
+                next_step="pass mariadb= to eoc_chaos or eoc_surgery, or --mariadb to spark-eoc "
+                "chaos",
+            )
         parts = urlsplit(self.mysql_url)
         return {
             "host": parts.hostname,

@@ -379,15 +379,15 @@ def stop_queries(spark: SparkSession) -> Iterator[None]:
 
 
 def _kinds(text: str | None) -> list[Kill] | None:
+    from spark_eoc.errors import ConfigError  # noqa: PLC0415  only when it is used
     from spark_eoc.testing.kills import Kill  # noqa: PLC0415  only when it is used
 
     if text is None:
         return None
     try:
-        return [Kill(name.strip()) for name in text.split(",")]
-    except ValueError as error:
-        known = ", ".join(kind.value for kind in Kill)
-        raise pytest.UsageError(f"--eoc-kinds: {error}; known are {known}") from error
+        return [Kill.named(name.strip()) for name in text.split(",")]
+    except ConfigError as error:
+        raise pytest.UsageError(f"--eoc-kinds: {error}") from error
 
 
 def _start(start: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ NULL. Nothing of the product's sinks is used: a bug in them must not hide itself
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -15,6 +15,10 @@ import pymysql
 import redis
 
 from spark_eoc.errors import ConfigError
+
+#: What a server says of a query that no table will make right: a syntax error, an unknown column
+#: or function, an empty query. Not of a table that isn't there, which a script may make itself.
+_NO_QUERY = frozenset({1054, 1064, 1065, 1305})
 
 
 class Rows(Protocol):
@@ -55,11 +59,22 @@ class QueryRows:
         connection = pymysql.connect(**self._options)
         try:
             with connection.cursor() as cursor:
-                cursor.execute(self._select)
+                self._ask(cursor)
                 names = [column[0] for column in cursor.description or ()]
                 return _counted(cursor.fetchall(), self._place(names))
         finally:
             connection.close()
+
+    def _ask(self, cursor: Any) -> None:
+        try:
+            cursor.execute(self._select)
+        except pymysql.MySQLError as error:
+            if error.args[0] not in _NO_QUERY:
+                raise
+            raise ConfigError(
+                f"{self._select!r} can't be asked: {error.args[1]}",
+                next_step="write a SELECT that the server takes",
+            ) from error
 
     def _place(self, names: list[str]) -> int | None:
         if self._count is None:
@@ -133,10 +148,26 @@ class FunctionRows:
 
     def values(self) -> Counter[bytes]:
         """See :class:`Rows`."""
-        found = self._function()
+        found: Any = self._function()
+        if isinstance(found, str | bytes) or not isinstance(found, Iterable):
+            raise ConfigError(
+                f"rows= returned {type(found).__name__}, not the rows",
+                next_step="return a list of values: a str, a number, bytes, or a tuple of columns "
+                "each",
+            )
         if isinstance(found, Counter):
             return Counter({text_of(value): n for value, n in found.items()})
         return Counter(text_of(value) for value in found)
+
+
+def check_rows(rows: object) -> None:
+    """ConfigError for what is neither a function nor a reader."""
+    if not callable(rows) and not callable(getattr(rows, "values", None)):
+        raise ConfigError(
+            f"rows={rows!r} can't be asked for the sink's rows",
+            applied="nothing was started",
+            next_step="pass a function that reads them, such as lambda: mariadb.query('SELECT …')",
+        )
 
 
 def _counted(rows: Iterable[tuple[Any, ...]], place: int | None) -> Counter[bytes]:
@@ -161,7 +192,12 @@ def _port(url: str) -> int | None:
 
 def text_of(value: Any) -> bytes:
     """A value, or a row's columns, as what is compared."""
-    if isinstance(value, tuple):
+    if isinstance(value, Mapping):
+        raise ConfigError(
+            f"a row is {value!r}, whose columns have no order",
+            next_step="give its one value, or a tuple of its columns",
+        )
+    if isinstance(value, tuple | list):
         return b"\t".join(text_of(each) for each in value)
     if value is None:
         return b"\\N"
