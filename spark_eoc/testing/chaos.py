@@ -7,17 +7,20 @@ to do, and compares the sink's rows with the lines that were given, as multisets
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from spark_eoc.errors import ConfigError
-from spark_eoc.testing.checker import Row, Verdict, check
+from spark_eoc.testing.checker import LOST, Row, Verdict, check
 from spark_eoc.testing.history import History
 from spark_eoc.testing.inputs import Input
 from spark_eoc.testing.kills import Instants, Kill, KillSchedule, Strike
@@ -43,8 +46,20 @@ _GIVEN_S = 600.0
 #: The share of strikes for each of two aims, and how long one may be put off for it.
 _SHARE = 0.4
 _AIM_S = 10.0
+#: How long a part of the script is waited for: the run has moved on, so that it works.
+_PART_S = 10.0
+#: What ends a run at once, so that what it was caught at is what the next one finds.
+_SUDDEN = (Kill.JVM, Kill.DRIVER_PYTHON)
 _ATTEMPTS = 6
 _AIM_TICK_S = 0.01
+
+
+class Aim(Enum):
+    """Where in a query's course a strike falls."""
+
+    ANYWHERE = "anywhere"
+    IN_BATCH = "somewhere within a batch"
+    BEFORE_COMMIT = "rows of a batch are in the sink, and Spark has not written its commit"
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,8 @@ class Chaos:
     ``rows`` reads its sink, ``input`` feeds it. ``expect`` turns a line into the value that the
     sink should hold for it, or into None if it should hold none; without it, into itself.
     ``checkpoints`` names the queries' checkpoints, for the timeline and to see when they are idle.
-    ``servers`` are private ones, to be killed; never a user's own.
+    ``servers`` are private ones, to be killed; never a user's own. ``progress_s`` is how long a run
+    may take to bring a new row, ``settle_s`` how long the sink may stand still in the end.
     """
 
     command: Sequence[str]
@@ -69,7 +85,7 @@ class Chaos:
     checkpoints: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
     expect: Expect | None = None
     settle_s: float = 90.0
-    progress_timeout_s: float = 180.0
+    progress_s: float = 180.0
     instants: Instants = field(default_factory=lambda: Instants(spread_s=2.0))
     on_event: Callable[[Event], None] = lambda event: None
 
@@ -91,8 +107,10 @@ class _Course:
         self.schedule = KillSchedule(
             chaos.seed, count=chaos.kills, kinds=chaos.kinds, instants=chaos.instants
         )
+        self._aims = aims(list(self.schedule), self.schedule.seed)
         self._counted_at = 0.0
         self._count: int | None = None
+        self._moved_in = 0
         self.supervisor = Supervisor(
             chaos.command,
             folder=chaos.folder,
@@ -100,7 +118,9 @@ class _Course:
             env=chaos.env,
             servers=chaos.servers,
             on_event=self._on_event,
-            progress_timeout_s=chaos.progress_timeout_s,
+            progress_timeout_s=chaos.progress_s,
+            part_timeout_s=_PART_S,
+            instead=next((kind for kind in _SUDDEN if kind in chaos.kinds), None),
             tick=self._tick,
             aim=self._aim,
         )
@@ -143,23 +163,19 @@ class _Course:
         self.chaos.input.release(int(lines * shares / (len(self.schedule) + 1)))
 
     def _aim(self, strike: Strike) -> None:
-        """To the instants where a query that is not exactly once shows it.
-
-        The schedule's own draw decides: two in five fall somewhere within a batch, two in five when
-        rows of a batch are in the sink and Spark has not written its commit, the others where they
-        fall.
-        """
-        draw = (strike.after_s * 7919) % 1.0
-        if self.history.watches and _SHARE <= draw < 2 * _SHARE:
+        """To the instants where a query that is not exactly once shows it."""
+        seen = any(watch.batches for watch in self.history.watches.values())
+        aim = self._aims[strike.number] if seen else Aim.ANYWHERE
+        if aim is Aim.BEFORE_COMMIT:
             for attempt in range(1, _ATTEMPTS + 1):
                 # A few lines for each attempt, so that there is another batch for the next one.
                 self._release(strike.number - 0.5 + attempt / 2 / _ATTEMPTS)
                 if self._caught_before_commit(strike):
                     return
         self._release(strike.number)
-        if self.history.watches and draw < _SHARE:
+        if aim is Aim.IN_BATCH:
             self._wait(lambda: self.history.under_way)
-            self.supervisor.pass_time(draw / _SHARE * self.history.usual_batch_s)
+            self.supervisor.pass_time(strike.draw().random() * self.history.usual_batch_s)
 
     def _caught_before_commit(self, strike: Strike) -> bool:
         """Whether the run is at that instant now.
@@ -178,7 +194,7 @@ class _Course:
                 return False
             _signal(pids, signal.SIGSTOP)
             caught = self._counted_now(before) > before and self.history.under_way
-            if not caught or strike.kind not in (Kill.JVM, Kill.DRIVER_PYTHON):
+            if not caught or strike.kind not in _SUDDEN:
                 _signal(pids, signal.SIGCONT)
             if caught:
                 return True
@@ -198,6 +214,7 @@ class _Course:
         """Until every row that is due is there, and the script is at rest.
 
         A sink that stands still for ``settle_s`` before that has lost rows: the verdict says which.
+        A run that was just started has as long before that as the slowest run has needed.
         Rows are compared, not counted: doubled ones would stand for those still on their way.
         """
         supervisor, chaos = self.supervisor, self.chaos
@@ -216,22 +233,29 @@ class _Course:
 
     def _while_moving(self, unsettled: Callable[[Counter[bytes]], bool]) -> None:
         """While it is unsettled, and what it looks at has changed in the last ``settle_s``."""
-        last, moved = Counter[bytes](), time.monotonic()
-        while time.monotonic() - moved < self.chaos.settle_s:
-            try:
-                found = self.chaos.rows.values()
-            except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
-                found = last
-            if not unsettled(found):
+        last, moved = self._read_or(None), time.monotonic()
+        while time.monotonic() - max(moved, self.supervisor.due_at) < self.chaos.settle_s:
+            found = self._read_or(last)
+            if not unsettled(found or Counter()):
                 return
             if found != last:
-                last, moved = found, time.monotonic()
+                last, moved, self._moved_in = found, time.monotonic(), self.supervisor.starts
             self.supervisor.pass_time(0.2)
+
+    def _read_or(self, last: Counter[bytes] | None) -> Counter[bytes] | None:
+        try:
+            return self.chaos.rows.values()
+        except ConfigError:
+            raise
+        except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
+            return last
 
     def _values(self) -> tuple[Counter[bytes] | None, str | None]:
         """What is in the sink, or why that is not known."""
         try:
             return self.chaos.rows.values(), None
+        except ConfigError:
+            raise
         except Exception as error:  # noqa: BLE001  whatever the reader's driver raises
             return None, f"the sink can't be read: {type(error).__name__}: {error}"
 
@@ -245,6 +269,8 @@ class _Course:
     def _count_or(self, last: int) -> int:
         try:
             return self._progress()
+        except ConfigError:
+            raise
         except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
             return last
 
@@ -256,10 +282,11 @@ class _Course:
         self, transcript: Transcript, values: Counter[bytes] | None, stuck: str | None
     ) -> ChaosReport:
         found = verdict(expected(transcript, self.chaos.expect), values or Counter())
+        # Nothing is known to be lost in a sink that nobody can read, or where nothing ever came.
+        judged = values is not None and not (stuck and not values)
         return ChaosReport(
             seed=self.schedule.seed,
-            # Nothing is known to be lost in a sink that nobody can read.
-            verdict=found if values is not None else replace(found, anomalies=()),
+            verdict=found if judged else replace(found, anomalies=()),
             history=self.history,
             strikes=tuple(self.supervisor.strikes),
             missed=tuple(self.supervisor.missed),
@@ -268,12 +295,47 @@ class _Course:
             command=tuple(self.chaos.command),
             folder=str(self.chaos.folder),
             stuck=stuck,
+            notes=tuple(self._notes(found)),
         )
+
+    def _notes(self, found: Verdict) -> Iterator[str]:
+        starts = self.supervisor.starts
+        if found.count(LOST) and max(self._moved_in, self.supervisor.moved_on) < starts:
+            yield (
+                f"run {starts} had brought no new row when it was given up after "
+                f"{self.chaos.settle_s:g} s: if it was only slow, raise settle_s"
+            )
+        for name, watch in self.history.watches.items():
+            if not watch.batches:
+                yield (
+                    f"{name}: no checkpoint was seen at {watch.path}; without it Spark begins anew "
+                    "at each start"
+                )
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         send(pid, number)
+
+
+def aims(strikes: Sequence[Strike], seed: int) -> dict[int, Aim]:
+    """An aim for each strike, by its number: two in five for each of two, the others anywhere.
+
+    Where there is a strike at all that ends a run at once, one of these is :attr:`BEFORE_COMMIT`:
+    no other shows as surely that a batch is written twice.
+    """
+    random_ = random.Random(f"aims {seed}")
+    order = random_.sample(list(strikes), len(strikes))
+    sudden = (one for one in order if one.kind in _SUDDEN and not one.while_starting)
+    first = next(sudden, None)
+    order.sort(key=lambda strike: strike is not first)
+    share = math.ceil(len(order) * _SHARE)
+    return {
+        strike.number: Aim.BEFORE_COMMIT
+        if place < share
+        else (Aim.IN_BATCH if place < 2 * share else Aim.ANYWHERE)
+        for place, strike in enumerate(order)
+    }
 
 
 def verdict(transcript: Transcript, values: Counter[bytes]) -> Verdict:
@@ -295,10 +357,13 @@ def require_lines(lines: int, kills: int) -> None:
 def require_empty(rows: Rows) -> None:
     """ConfigError for a sink that holds rows: no verdict could tell them from those to come.
 
-    One that can't be read has none yet: many a query makes its table itself.
+    One that can't be read has none yet: many a query makes its table itself. But what it could
+    never be read with, such as a SELECT that is none, is refused.
     """
     try:
         there = rows.values().total()
+    except ConfigError:
+        raise
     except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not there
         return
     if there:

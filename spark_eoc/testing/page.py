@@ -23,6 +23,8 @@ _BARS = 400
 def page(report: ChaosReport) -> str:
     """The whole document."""
     title = "Exactly once" if report.exactly_once else "Not exactly once"
+    if report.verdict.clean and report.stuck is not None:
+        title = "Could not go on"
     parts = [
         _head(report, title),
         _figures(report),

@@ -22,7 +22,8 @@ REPRODUCES = (
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """The outcome. ``stuck`` says why the script could not go on; None if it could."""
+    """The outcome. ``stuck`` says why the script could not go on; None if it could. ``notes`` say
+    what may have to do with it."""
 
     seed: int
     verdict: Verdict
@@ -34,6 +35,7 @@ class ChaosReport:
     command: tuple[str, ...]
     folder: str
     stuck: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def exactly_once(self) -> bool:
@@ -67,6 +69,8 @@ class ChaosReport:
         """One line."""
         sizes = self.verdict.sizes
         found = "exactly once" if self.exactly_once else "NOT exactly once"
+        if self.verdict.clean and self.stuck is not None:
+            found = "could not go on"
         return (
             f"{found}: {sizes['announced']:,} lines sent, {sizes['acknowledged']:,} acknowledged, "
             f"{sizes['in_sink']:,} rows in the sink, {len(self.strikes)} kills, "
@@ -87,6 +91,7 @@ class ChaosReport:
             "missed": len(self.missed),
             "starts": self.starts,
             "stuck": self.stuck,
+            "notes": list(self.notes),
             "verdict": self.verdict.to_json(),
             "history": self.history.to_json(),
         }
@@ -96,13 +101,14 @@ class ChaosReport:
         lines = [self.summary, f"seed {self.seed}; killed: {kills}"]
         if self.misses:
             lines.append(f"  {self.misses}")
+        if self.stuck is not None:
+            lines.append(f"  the script could not go on: {self.stuck}")
         lines += [f"  {anomaly}" for anomaly in self.verdict.anomalies]
         for name, lives in self.repeated.items():
             if lives:
                 listed = ", ".join(str(life.batch_id) for life in lives)
                 lines.append(f"  {name}: Spark ran again batch {listed}")
-        if self.stuck is not None:
-            lines.append(f"  the script could not go on: {self.stuck}")
+        lines += [f"  {note}" for note in self.notes]
         lines.append(f"{REPRODUCES}.")
         return "\n".join(lines)
 

@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 #: What a script may well live through.
 _SURVIVED = (Kill.PYTHON_WORKER, Kill.EXECUTOR)
+
+#: So many ends without progress end it: of what has never got anywhere, and of all else.
+_HOPELESS, _ENDS = 3, 6
 
 #: What gives a kind something to be done to.
 _NEEDED = {
@@ -90,12 +93,16 @@ class Supervisor:
         clock: Clock | None = None,
         on_event: Callable[[Event], None] = lambda event: None,
         progress_timeout_s: float = 240.0,
+        part_timeout_s: float = 60.0,
+        instead: Kill | None = None,
         tick: Callable[[], None] = lambda: None,
         aim: Callable[[Strike], None] = lambda strike: None,
     ) -> None:
         """``progress()`` is asked about 20 times a second and may raise while a server is down
         (that counts as no progress). Of several ``servers`` of a kind a strike hits one. NETWORK
         disturbs one of ``links`` for a while; CLOCK sets ``clock``, by which the script lives.
+        A part of the script that isn't there is waited for ``part_timeout_s``, then the strike is
+        missed, and ``instead`` is killed in its place.
         ``tick`` is called as often: for a display. ``aim`` is called when a strike is due and may
         put it off a little, to an instant that matters."""
         self.command = list(command)
@@ -119,8 +126,14 @@ class Supervisor:
         self._tick = tick
         self._aim = aim
         self._progress_timeout_s = progress_timeout_s
+        self._part_timeout_s = part_timeout_s
+        self._instead = instead
         self._began = time.monotonic()
         self._started_at = 0.0
+        #: The number of the newest run that has moved ``progress`` on.
+        self.moved_on = 0
+        self._slowest_start_s = 0.0
+        self._ended_log: Path | None = None
         self._ends_without_progress = 0
         self._progress_at_end = 0
         self._counted = 0
@@ -203,6 +216,12 @@ class Supervisor:
         """Lets the script work for so long; runs that end are started again."""
         self._sleep_until(time.monotonic() + seconds, restart=True)
 
+    @property
+    def due_at(self) -> float:
+        """When the newest run should work, if it is as slow as the slowest so far, on
+        ``time.monotonic()``'s clock."""
+        return self._started_at + self._slowest_start_s
+
     # instants
 
     def _await_instant(self, strike: Strike) -> None:
@@ -222,16 +241,24 @@ class Supervisor:
             if seen is None:
                 seen = now
             elif now is not None and now > seen:
+                self._note_progress()
                 self._tell("progress", f"{now} so far")
                 return
             if time.monotonic() > deadline:
                 if not required:
                     return
                 raise NoProgressError(
-                    f"no progress beyond {seen} in {self._progress_timeout_s:g} s: {self._tail()}"
+                    f"no progress beyond {seen or 0} rows in {self._progress_timeout_s:g} s; "
+                    f"{self._last_words()}"
                 )
             self._pause()
             self._restart_if_ended()
+
+    def _note_progress(self) -> None:
+        if self.moved_on != self.starts:  # the first of this run
+            self.moved_on = self.starts
+            took = time.monotonic() - self._started_at
+            self._slowest_start_s = max(self._slowest_start_s, took)
 
     def _sleep_until(self, instant: float, *, restart: bool) -> None:
         while time.monotonic() < instant:
@@ -262,8 +289,7 @@ class Supervisor:
     def _kill_part(self, run: ScriptRun, strike: Strike) -> None:
         pids = self._kill_when_there(run, strike)
         if not pids:
-            self.missed.append(strike)
-            self._tell("missed", f"{strike}: no such process", strike)
+            self._miss(run, strike)
             return
         self.strikes.append(strike)
         self._tell("kill", f"{strike}, pid {', '.join(map(str, pids))}", strike)
@@ -271,9 +297,17 @@ class Supervisor:
         # An executor is replaced, and its tasks are done again.
         self._await_end(run, 3.0 if strike.kind in _SURVIVED else 30.0)
 
+    def _miss(self, run: ScriptRun, strike: Strike) -> None:
+        self.missed.append(strike)
+        other = None if strike.kind is self._instead else self._instead
+        what = f"no such process, {other} instead" if other else "no such process"
+        self._tell("missed", f"{strike}: {what}", strike)
+        if other is not None:
+            self._kill_part(run, replace(strike, kind=other))
+
     def _kill_when_there(self, run: ScriptRun, strike: Strike) -> list[int]:
-        """While a run starts, its parts come one after the other: waits up to 60 s for this one."""
-        deadline = time.monotonic() + 60
+        """While a run starts, its parts come one after the other: waits a while for this one."""
+        deadline = time.monotonic() + self._part_timeout_s
         while not (pids := _kill_now(run, strike)) and run.running:
             if time.monotonic() > deadline:
                 break
@@ -353,7 +387,8 @@ class Supervisor:
         run = self.run
         if run is None or run.running:
             return
-        self._note_end(run.log_path.name, run.exit_code, self._tail())
+        self._ended_log = run.log_path
+        self._note_end(run.log_path.name, run.exit_code)
         run.kill_all()
         self.start()
 
@@ -364,22 +399,30 @@ class Supervisor:
                     self._note_end(server.name, server.exit_code, server.log)
                     server.restart()
 
-    def _note_end(self, name: str, exit_code: int | None, log: str) -> None:
+    def _note_end(self, name: str, exit_code: int | None, log: str | None = None) -> None:
         now = _or_none(self._progress)
         if now is not None and now > self._progress_at_end:
             self._ends_without_progress, self._progress_at_end = 0, now
         self._ends_without_progress += 1
         self.unexpected.append(f"{name} ended with {exit_code}")
         self._tell("end", f"{name} ended by itself with {exit_code}")
-        if self._ends_without_progress > 5:
-            raise NoProgressError(f"six runs ended without progress: {log}")
+        # What fails before it has ever got anywhere, and twice more, will not get better.
+        hopeless = exit_code != 0 and not self._progress_at_end and not self.moved_on
+        if self._ends_without_progress >= (_HOPELESS if hopeless else _ENDS):
+            words = f"{name} said:\n{log}" if log is not None else self._last_words()
+            raise NoProgressError(f"{self._ends_without_progress} ends without progress; {words}")
 
     def _pause(self, seconds: float = 0.05) -> None:
         self._tick()
         time.sleep(seconds)
 
-    def _tail(self) -> str:
-        return self.run.log[-4000:] if self.run is not None else "no run"
+    def _last_words(self) -> str:
+        """Of the last run that ended by itself, since that says why; else of the newest run."""
+        path = self._ended_log or (self.run.log_path if self.run is not None else None)
+        text = path.read_text(errors="replace")[-4000:].strip() if path is not None else ""
+        if path is None or not text:
+            return f"{path.name if path else 'no run'} has written nothing"
+        return f"{path.name} ends with:\n{text}"
 
     def _tell(self, kind: str, text: str, strike: Strike | None = None) -> None:
         self._on_event(Event(time.monotonic() - self._began, kind, text, strike))
@@ -397,8 +440,10 @@ def _kill_now(run: ScriptRun, strike: Strike) -> list[int]:
 
 
 def _or_none(ask: Callable[[], T]) -> T | None:
-    """None while a server is down."""
+    """None while a server is down; that it can't work passes through."""
     try:
         return ask()
+    except ConfigError:
+        raise
     except Exception:  # noqa: BLE001  whatever the caller's driver raises means: not now
         return None

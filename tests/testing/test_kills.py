@@ -248,6 +248,6 @@ def test_what_was_taken_away_for_a_while_is_given_back_when_the_run_fails_meanwh
         servers={Kill.REDIS: [victim]},
         links=[victim],
     ) as supervisor:
-        with pytest.raises(NoProgressError, match="six runs"):
+        with pytest.raises(NoProgressError, match="6 ends without progress"):
             supervisor.carry_out(schedule)
         assert not victim.down
