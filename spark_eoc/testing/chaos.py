@@ -295,12 +295,12 @@ class _Course:
             command=tuple(self.chaos.command),
             folder=str(self.chaos.folder),
             stuck=stuck,
-            notes=tuple(self._notes(found)),
+            notes=tuple(self._notes(given_up=found.count(LOST) > 0 and stuck is None)),
         )
 
-    def _notes(self, found: Verdict) -> Iterator[str]:
+    def _notes(self, *, given_up: bool) -> Iterator[str]:
         starts = self.supervisor.starts
-        if found.count(LOST) and max(self._moved_in, self.supervisor.moved_on) < starts:
+        if given_up and max(self._moved_in, self.supervisor.moved_on) < starts:
             yield (
                 f"run {starts} had brought no new row when it was given up after "
                 f"{self.chaos.settle_s:g} s: if it was only slow, raise settle_s"

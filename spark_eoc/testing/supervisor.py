@@ -43,6 +43,9 @@ T = TypeVar("T")
 #: What a script may well live through.
 _SURVIVED = (Kill.PYTHON_WORKER, Kill.EXECUTOR)
 
+#: How long a part of a script that starts is waited for.
+_STARTING_S = 60.0
+
 #: So many ends without progress end it: of what has never got anywhere, and of all else.
 _HOPELESS, _ENDS = 3, 6
 
@@ -101,8 +104,8 @@ class Supervisor:
         """``progress()`` is asked about 20 times a second and may raise while a server is down
         (that counts as no progress). Of several ``servers`` of a kind a strike hits one. NETWORK
         disturbs one of ``links`` for a while; CLOCK sets ``clock``, by which the script lives.
-        A part of the script that isn't there is waited for ``part_timeout_s``, then the strike is
-        missed, and ``instead`` is killed in its place.
+        A part that isn't there once the script works is waited for ``part_timeout_s``, then the
+        strike is missed, and ``instead`` is killed in its place.
         ``tick`` is called as often: for a display. ``aim`` is called when a strike is due and may
         put it off a little, to an instant that matters."""
         self.command = list(command)
@@ -307,7 +310,8 @@ class Supervisor:
 
     def _kill_when_there(self, run: ScriptRun, strike: Strike) -> list[int]:
         """While a run starts, its parts come one after the other: waits a while for this one."""
-        deadline = time.monotonic() + self._part_timeout_s
+        wait_s = _STARTING_S if strike.while_starting else self._part_timeout_s
+        deadline = time.monotonic() + wait_s
         while not (pids := _kill_now(run, strike)) and run.running:
             if time.monotonic() > deadline:
                 break
