@@ -42,9 +42,9 @@ def plan(seed: int, sinks: Sequence[str], kills: int, rows: int) -> dict[str, li
     plans = {}
     for number, sink in enumerate(sinks):
         count = kills // len(sinks) + (number < kills % len(sinks))
-        schedule = KillSchedule(
-            dice.randrange(2**32), count=count, kinds=[SERVER[sink], *others], instants=_INSTANTS
-        )
+        # The first kinds where there is no room for all: the next sink has the others.
+        kinds = [SERVER[sink], *others][: max(1, count)]
+        schedule = KillSchedule(dice.randrange(2**32), count=count, kinds=kinds, instants=_INSTANTS)
         plans[sink] = [_due(dice, strike, i, count, rows) for i, strike in enumerate(schedule)]
         # With few kills, the next sink goes on with the kinds that this one had no room for.
         rest = max(0, count - 1) % len(others)

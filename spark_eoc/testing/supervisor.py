@@ -46,7 +46,7 @@ _SURVIVED = (Kill.PYTHON_WORKER, Kill.EXECUTOR)
 #: How long a part of a script that starts is waited for.
 _STARTING_S = 60.0
 
-#: So many ends without progress end it: of what has never got anywhere, and of all else.
+#: So many ends without progress end it: of a script that never got anywhere, and of all else.
 _HOPELESS, _ENDS = 3, 6
 
 #: What gives a kind something to be done to.
@@ -410,8 +410,9 @@ class Supervisor:
         self._ends_without_progress += 1
         self.unexpected.append(f"{name} ended with {exit_code}")
         self._tell("end", f"{name} ended by itself with {exit_code}")
-        # What fails before it has ever got anywhere, and twice more, will not get better.
-        hopeless = exit_code != 0 and not self._progress_at_end and not self.moved_on
+        # A script that fails before it ever got anywhere, and twice more, will not get better.
+        moved = self.moved_on or self._progress_at_end
+        hopeless = log is None and exit_code != 0 and not moved
         if self._ends_without_progress >= (_HOPELESS if hopeless else _ENDS):
             words = f"{name} said:\n{log}" if log is not None else self._last_words()
             raise NoProgressError(f"{self._ends_without_progress} ends without progress; {words}")

@@ -113,7 +113,7 @@ WRONG = [
     ([*QUERY, "--kinds", "full"], "--kinds: full needs a server to fill up"),
     ([*CHAOS, "--expect", "no.such:function"], "--expect: 'no.such:function' can't be imported"),
     ([*CHAOS, "--", "--in", "{inputt}"], "{inputt} is no placeholder"),
-    ([*CHAOS, "--", "{CheckPoint}"], "did you mean {checkpoint}?"),
+    ([*CHAOS, "--", "{CheckPoint}"], "write {checkpoint}"),
     ([*CHAOS, "--", "{listen}"], "{listen} has no value here"),
     ([*CHAOS, "--", "--db={mysql_url}"], "give --mariadb or --mysql-url"),
     ([*CHAOS, "--feed", "listen", "--", "{input}"], "{input} has no value here"),
