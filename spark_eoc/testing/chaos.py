@@ -28,7 +28,7 @@ from spark_eoc.testing.processes import Part, send
 from spark_eoc.testing.report import ChaosReport
 from spark_eoc.testing.rows import Rows, text_of
 from spark_eoc.testing.servers import Server
-from spark_eoc.testing.supervisor import Event, NoProgressError, Supervisor
+from spark_eoc.testing.supervisor import Event, NoProgressError, Supervisor, or_none
 from spark_eoc.testing.transcript import Transcript
 from spark_eoc.testing.wait import WaitTimeoutError
 
@@ -233,22 +233,15 @@ class _Course:
 
     def _while_moving(self, unsettled: Callable[[Counter[bytes]], bool]) -> None:
         """While it is unsettled, and what it looks at has changed in the last ``settle_s``."""
-        last, moved = self._read_or(None), time.monotonic()
+        last, moved = or_none(self.chaos.rows.values), time.monotonic()
         while time.monotonic() - max(moved, self.supervisor.due_at) < self.chaos.settle_s:
-            found = self._read_or(last)
+            now = or_none(self.chaos.rows.values)
+            found = last if now is None else now
             if not unsettled(found or Counter()):
                 return
             if found != last:
                 last, moved, self._moved_in = found, time.monotonic(), self.supervisor.starts
             self.supervisor.pass_time(0.2)
-
-    def _read_or(self, last: Counter[bytes] | None) -> Counter[bytes] | None:
-        try:
-            return self.chaos.rows.values()
-        except ConfigError:
-            raise
-        except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
-            return last
 
     def _values(self) -> tuple[Counter[bytes] | None, str | None]:
         """What is in the sink, or why that is not known."""
@@ -267,12 +260,8 @@ class _Course:
         return self._count
 
     def _count_or(self, last: int) -> int:
-        try:
-            return self._progress()
-        except ConfigError:
-            raise
-        except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not now
-            return last
+        found = or_none(self._progress)
+        return last if found is None else found
 
     def _on_event(self, event: Event) -> None:
         self.history.note(event)
@@ -360,12 +349,7 @@ def require_empty(rows: Rows) -> None:
     One that can't be read has none yet: many a query makes its table itself. But what it could
     never be read with, such as a SELECT that is none, is refused.
     """
-    try:
-        there = rows.values().total()
-    except ConfigError:
-        raise
-    except Exception:  # noqa: BLE001  whatever the reader's driver raises means: not there
-        return
+    there = or_none(lambda: rows.values().total())
     if there:
         raise ConfigError(
             f"{there} rows are in the sink before the query is started",

@@ -77,6 +77,7 @@ def _findings(report: ChaosReport) -> str:
             '<article class="bad"><h3>stuck</h3><p>The script could not go on.</p>'
             f"<pre>{escape(report.stuck)}</pre></article>"
         )
+    found += "".join(f"<article><p>{escape(note)}</p></article>" for note in report.notes)
     if not found:
         return ""
     return f"<section><h2>What was found</h2>{found}</section>\n"

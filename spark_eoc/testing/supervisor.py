@@ -207,7 +207,7 @@ class Supervisor:
         """Waits for a condition while runs that end are started again; WaitTimeoutError."""
         deadline = time.monotonic() + timeout
         while True:
-            value = _or_none(condition)
+            value = or_none(condition)
             if value:
                 return value
             if time.monotonic() > deadline:
@@ -237,10 +237,10 @@ class Supervisor:
 
     def _await_progress(self, timeout: float | None = None, *, required: bool = True) -> None:
         """Waits until this run, or one that replaced it, has moved ``progress`` on."""
-        seen = _or_none(self._progress)
+        seen = or_none(self._progress)
         deadline = time.monotonic() + (timeout or self._progress_timeout_s)
         while True:
-            now = _or_none(self._progress)
+            now = or_none(self._progress)
             if seen is None:
                 seen = now
             elif now is not None and now > seen:
@@ -404,7 +404,7 @@ class Supervisor:
                     server.restart()
 
     def _note_end(self, name: str, exit_code: int | None, log: str | None = None) -> None:
-        now = _or_none(self._progress)
+        now = or_none(self._progress)
         if now is not None and now > self._progress_at_end:
             self._ends_without_progress, self._progress_at_end = 0, now
         self._ends_without_progress += 1
@@ -444,8 +444,8 @@ def _kill_now(run: ScriptRun, strike: Strike) -> list[int]:
     return [chosen] if chosen and send(chosen, signal.SIGKILL) else []
 
 
-def _or_none(ask: Callable[[], T]) -> T | None:
-    """None while a server is down; that it can't work passes through."""
+def or_none(ask: Callable[[], T]) -> T | None:
+    """None while a server is down; that it can never work, a ConfigError, passes through."""
     try:
         return ask()
     except ConfigError:

@@ -313,6 +313,13 @@ def test_a_report_names_the_kills_that_hit_nothing() -> None:
     assert text in page(report)
 
 
+def test_notes_are_in_the_text_and_on_the_page() -> None:
+    """They may be why rows are missing."""
+    report = replace(report_of(Counter()), notes=("no checkpoint at <here>",))
+    assert "  no checkpoint at <here>" in str(report).splitlines()
+    assert "<p>no checkpoint at &lt;here&gt;</p>" in page(report)
+
+
 def report_of(values: Counter[bytes], stuck: str | None = None) -> ChaosReport:
     history = History({"<clicks>": "/nowhere"})
     history.watches["<clicks>"].batches[0] = BatchLife(0, 1.0, ("<&>",), 2.0, [1.5])
