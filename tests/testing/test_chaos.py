@@ -486,7 +486,7 @@ def test_a_slow_restart_is_not_taken_for_lost_rows(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text(
         "import pathlib, sys, time\n"
-        "time.sleep(2)\n"
+        "time.sleep(5)\n"  # more than settle_s and the two seconds of rest at the end
         "while True:\n"
         "    for file in sorted(pathlib.Path(sys.argv[1]).glob('*.txt')):\n"
         "        file.rename(pathlib.Path(sys.argv[2]) / file.name)\n"
@@ -578,6 +578,31 @@ def test_a_script_that_fails_at_once_is_given_up_soon_and_says_why(tmp_path: Pat
     assert "no such table: clikcs" in str(report)
     assert "lost" not in str(report)
     assert not report.exactly_once
+
+
+def test_the_run_that_failed_tells_why_not_the_one_that_is_starting(tmp_path: Path) -> None:
+    """The limit falls while the next run starts, whose log has nothing but its first warnings."""
+    script = tmp_path / "raises.py"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        "begun = pathlib.Path(sys.argv[1]) / 'begun'\n"
+        "if not begun.exists():\n"
+        "    begun.touch()\n"
+        "    raise SystemExit('no such table: clikcs')\n"
+        "print('starting', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    report = Chaos(
+        command=[sys.executable, str(script), str(tmp_path)],
+        folder=tmp_path,
+        input=FolderInput(made_up(20, seed=1), tmp_path / "input"),
+        rows=FunctionRows(list),
+        kills=1,
+        instants=Instants(starting=0),
+        progress_s=3,
+    ).run()
+    assert report.starts == 2
+    assert "run-001.log ends with:\nno such table: clikcs" in str(report.stuck)
 
 
 def test_a_script_that_says_nothing_and_does_nothing_is_called_so(tmp_path: Path) -> None:
